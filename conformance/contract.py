@@ -1,0 +1,174 @@
+"""What an engine author writes: nouns, never tests.
+
+An `Engine` is the whole thing that generates from a prompt. It says who it is (`EngineCard`), what
+it can do (`Capabilities`), loads a `ModelPair`, and answers `Request` objects with `Completion`
+objects. Nothing here imports a model library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+from conformance.decoding import Decoding, Dialect
+
+Draft = Literal["model", "lookup", "early-exit", "other-vocabulary", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCard:
+    """Who the engine is.
+
+    Parameters
+    ----------
+    name : str
+        The name it is known by, and the one reports print.
+    version : str
+        Version of the engine itself (not of the adapter).
+    method : str
+        The speculation method in words: ``"draft model"``, ``"prompt lookup"`` ...
+    homepage : str
+        Where its source or documentation is.
+    rule : str
+        The acceptance rule it declares: ``"exact"`` unless it says otherwise.
+    """
+
+    name: str
+    version: str = "unknown"
+    method: str = "draft model"
+    homepage: str = ""
+    rule: str = "exact"
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the engine claims to do; only claims are put to the test.
+
+    Parameters
+    ----------
+    draft : {'model', 'lookup', 'early-exit', 'other-vocabulary', 'none'}
+        Where proposals come from; decides which probe is loaded and which direction the
+        draft-aware tests look in.
+    control : bool
+        Whether the engine can be asked to generate without speculation (``speculate=False``).
+    max_batch : int
+        How many requests one `Engine.generate` call may carry.
+    dialect : Dialect
+        How it applies the decoding.
+    sampling, greedy, top_k, top_p, min_p : bool
+        Decodings it supports. What is not claimed is listed as NOT SUPPORTED, never as passed.
+    """
+
+    draft: Draft = "model"
+    control: bool = True
+    max_batch: int = 64
+    dialect: Dialect = field(default_factory=Dialect)
+    sampling: bool = True
+    greedy: bool = True
+    top_k: bool = True
+    top_p: bool = True
+    min_p: bool = True
+
+    def refuses(self, decoding: Decoding) -> str | None:
+        """Name the first thing in `decoding` that is not claimed, or None."""
+        if decoding.greedy:
+            return None if self.greedy else "greedy"
+        if not self.sampling:
+            return "sampling"
+        for name in ("top_k", "top_p", "min_p"):
+            if getattr(decoding, name) is not None and not getattr(self, name):
+                return name
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPair:
+    """A target and a draft on disk, in the Hugging Face layout (config.json, model.safetensors,
+    tokenizer.json).
+
+    Parameters
+    ----------
+    name : str
+        The probe's name.
+    target : Path
+        Folder of the target model.
+    draft : Path or None
+        Folder of the draft model; None where the method needs none.
+    vocab_size : int
+        The target's vocabulary size V; valid token ids are 0 .. V - 1.
+    context : int
+        Longest prompt plus output, in tokens.
+    """
+
+    name: str
+    target: Path
+    draft: Path | None
+    vocab_size: int
+    context: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One generation.
+
+    Parameters
+    ----------
+    prompt : tuple of int
+        Token ids.
+    max_new_tokens : int
+        Exactly this many tokens are wanted: the probes have no end-of-sequence token.
+    decoding : Decoding
+        The configuration to sample with.
+    seed : int or None
+        Distinct for every request of a run, in [0, 2**31). None for greedy decoding.
+    speculate : bool
+        False asks for the control arm: the same engine with speculation off.
+    """
+
+    prompt: tuple[int, ...]
+    max_new_tokens: int
+    decoding: Decoding
+    seed: int | None = None
+    speculate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The answer to one request.
+
+    Parameters
+    ----------
+    tokens : sequence of int
+        The new token ids, prompt excluded.
+    finish_reason : str
+        ``"length"`` for every probe request.
+    rounds : sequence of (int, int) or None
+        ``(drafted, accepted)`` for every block, in order, where the engine can tell. Without it
+        nothing shows that speculation happened, and the verdict cannot be EXACT.
+    """
+
+    tokens: Sequence[int]
+    finish_reason: str = "length"
+    rounds: Sequence[tuple[int, int]] | None = None
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """The contract. Construct without arguments; everything heavy belongs in `load`."""
+
+    card: EngineCard
+    capabilities: Capabilities
+
+    def load(self, probe: ModelPair) -> None:
+        """Load the pair; called once before any request, again if the probe changes."""
+        ...
+
+    def generate(self, requests: Sequence[Request]) -> Sequence[Completion]:
+        """Answer every request, in order; raise `NotSupportedError` to refuse a configuration."""
+        ...
+
+    def close(self) -> None:
+        """Free what `load` took."""
+        ...

@@ -1,0 +1,191 @@
+"""Gathering: a plan's requests through the workers, into evidence on disk.
+
+A case whose evidence is on disk is not sampled again. What was gathered before a failure is kept.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from conformance.contract import Request
+from conformance.errors import ConformanceError, EvidenceError
+from conformance.evidence import Evidence, load_evidence, stack_rounds
+from conformance.plan import Case, RunPlan
+from conformance.pool import Outcome, Task, run_tasks
+from conformance.tinylm import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The arms of one case, and the failure that ended it, if one did."""
+
+    case: Case
+    arms: dict[str, Evidence]
+    error: ConformanceError | None = None
+    detail: str = ""
+
+
+Progress = Callable[[Case, str, int], None]  # case, arm, requests just answered
+
+
+def evidence_path(folder: Path, case: Case, arm: str) -> Path:
+    """Where an arm's evidence is kept."""
+    return folder / "evidence" / f"{case.slug}.{arm}.npz"
+
+
+def arm_seeds(plan: RunPlan, case: Case, arm: str) -> Tokens:
+    """Distinct seeds in [0, 2**31) for every request of an arm; -1 under greedy decoding. [N]"""
+    assert case.workload is not None
+    n = case.workload.requests
+    if case.decoding.greedy:
+        return np.full(n, -1)
+    rng = np.random.default_rng([plan.seed, zlib.crc32(case.id.encode()), zlib.crc32(arm.encode())])
+    seeds = np.zeros(0, dtype=np.int64)
+    while len(seeds) < n:  # distinct, in the order drawn
+        more = np.concatenate([seeds, rng.integers(0, 2**31, size=n)])
+        seeds = more[np.sort(np.unique(more, return_index=True)[1])]
+    return seeds[:n]
+
+
+def arm_requests(plan: RunPlan, case: Case, arm: str) -> list[Request]:
+    """Every request of an arm."""
+    work = case.workload
+    assert work is not None
+    return [
+        Request(
+            prompt=work.prompts[p],
+            max_new_tokens=work.new_tokens,
+            decoding=case.decoding,
+            seed=None if seed < 0 else int(seed),
+            speculate=arm == "speculative",
+        )
+        for p, seed in zip(work.prompt_of, arm_seeds(plan, case, arm), strict=True)
+    ]
+
+
+class _Arm:
+    """One arm while its chunks come in."""
+
+    def __init__(self, plan: RunPlan, case: Case, arm: str, folder: Path) -> None:
+        self.case, self.arm, self.path = case, arm, evidence_path(folder, case, arm)
+        self.requests = arm_requests(plan, case, arm)
+        self.seeds = arm_seeds(plan, case, arm)
+        self.chunks: dict[int, Outcome] = {}
+        size = max(1, case.capabilities.max_batch)
+        self.begins = list(range(0, len(self.requests), size))
+        self.size = size
+
+    def tasks(self) -> Iterator[Task]:
+        pair = self.case.oracle.probe.pair
+        for begin in self.begins:
+            chunk = tuple(self.requests[begin : begin + self.size])
+            yield Task((self, begin), self.case.engine, pair, chunk)
+
+    @property
+    def complete(self) -> bool:
+        return len(self.chunks) == len(self.begins)
+
+    def evidence(self) -> Evidence:
+        assert self.case.workload is not None
+        done = sorted(self.chunks)
+        answers = [a for begin in done for a in self.chunks[begin].completions]
+        rows = np.array(
+            [i for b in done for i in range(b, b + len(self.chunks[b].completions))], dtype=np.int64
+        )
+        width = self.case.workload.new_tokens
+        # an id beyond 64 bits is no less outside the vocabulary for being clipped to them
+        limit = np.iinfo(np.int64)
+        tokens = [[min(max(x, limit.min), limit.max) for x in a["tokens"]] for a in answers]
+        return Evidence(
+            tokens=np.array(tokens, dtype=np.int64).reshape(-1, width),
+            prompt=self.case.workload.prompt_of[rows],
+            seeds=self.seeds[rows],
+            rounds=stack_rounds([a["rounds"] for a in answers]),
+            seconds=sum(self.chunks[b].seconds for b in done),
+            planned=len(self.requests),
+        )
+
+
+def gather(
+    plan: RunPlan,
+    cases: Sequence[Case],
+    folder: Path,
+    jobs: int = 1,
+    timeout: float = 300.0,
+    progress: Progress | None = None,
+) -> Iterator[Gathered]:
+    """Sample cases; each is yielded as soon as it is complete or has failed.
+
+    Parameters
+    ----------
+    plan : RunPlan
+        Seeds come from it.
+    cases : sequence of Case
+        Which of its cases; those not sampled (refused) are the caller's to leave out.
+    folder : Path
+        Evidence is kept under it.
+    jobs : int
+        Worker processes.
+    timeout : float
+        Seconds an engine may take for one batch.
+    progress : callable, optional
+        Told of every batch answered.
+    """
+    open_arms: dict[str, list[_Arm]] = {}
+    loaded: dict[str, dict[str, Evidence]] = defaultdict(dict)
+    for case in cases:
+        for arm in case.arms:
+            path = evidence_path(folder, case, arm)
+            if path.exists():
+                loaded[case.id][arm] = _reuse(plan, case, arm, path)
+                if progress:
+                    progress(case, arm, len(loaded[case.id][arm].tokens))
+            else:
+                open_arms.setdefault(case.id, []).append(_Arm(plan, case, arm, folder))
+    for case in cases:
+        if case.id not in open_arms:
+            yield Gathered(case, loaded[case.id])
+    failed: set[str] = set()
+    tasks = (t for arms in open_arms.values() for arm in arms for t in arm.tasks())
+    for outcome in run_tasks(tasks, jobs, timeout, lambda t: _arm(t).case.id not in failed):
+        arm, begin = outcome.task.key  # type: ignore[misc]  # put there by _Arm.tasks
+        assert isinstance(arm, _Arm)
+        case = arm.case
+        if case.id in failed:
+            continue
+        if outcome.error is not None:
+            failed.add(case.id)
+            kept = {a.arm: a.evidence() for a in open_arms[case.id]} | loaded[case.id]
+            for name, evidence in kept.items():
+                evidence.save(evidence_path(folder, case, name).with_suffix(".partial.npz"))
+            yield Gathered(case, kept, outcome.error, outcome.detail)
+            continue
+        arm.chunks[begin] = outcome
+        if progress:
+            progress(case, arm.arm, len(outcome.completions))
+        if arm.complete:
+            loaded[case.id][arm.arm] = arm.evidence()
+            loaded[case.id][arm.arm].save(arm.path)
+            if all(a.complete for a in open_arms[case.id]):
+                yield Gathered(case, loaded[case.id])
+
+
+def _reuse(plan: RunPlan, case: Case, arm: str, path: Path) -> Evidence:
+    evidence = load_evidence(path)
+    if not np.array_equal(evidence.seeds, arm_seeds(plan, case, arm)):
+        raise EvidenceError(
+            f"{path} was gathered under another plan (its seeds differ); use another folder"
+        )
+    return evidence
+
+
+def _arm(task: Task) -> _Arm:
+    arm = task.key[0]  # type: ignore[index]  # put there by _Arm.tasks
+    assert isinstance(arm, _Arm)
+    return arm

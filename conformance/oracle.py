@@ -1,0 +1,230 @@
+"""Laws at prefixes: the probe's models, teacher-forced over what an engine emitted.
+
+An engine's tokens form a tree of prefixes. Every distinct prefix gets a number, one law of the
+target, and one law of the draft where the draft is known, whatever the engine did there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.contract import Draft
+from conformance.decoding import Decoding, Dialect
+from conformance.law import Bools, Floats, Laws, law_at, warp
+from conformance.probes import MISSING, OWN, Probe
+from conformance.tinylm import TinyLlama, Tokens
+
+ROWS_AT_ONCE = 1024
+EARLY_EXIT_LAYERS = 1
+LOOKUP_NGRAM = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What an arm emitted, with the law of every token.
+
+    Parameters
+    ----------
+    tokens : (N, T) int64
+        Emitted tokens; ids outside the vocabulary are replaced by 0 and not `valid`.
+    prefix : (N, T) int64
+        Number of the prefix each token followed.
+    valid : (N, T) bool
+        False from the first id outside the vocabulary on: no law exists after it.
+    prompt : (N,) int64
+        Which prompt each request had.
+    law, draft : (U, V) float64
+        Target and draft laws by prefix number; `draft` is None where unknown.
+    possible : (U, V) bool
+        Tokens the law can emit, rounding allowed for.
+    ambiguous : (U,) bool
+        Prefixes set aside by the ambiguity band.
+    logits : (U, V) float64
+        The target's raw logits.
+    outside : tuple of (int, int, int)
+        ``(request, output index, id)`` of ids outside the vocabulary.
+    """
+
+    tokens: Tokens
+    prefix: Tokens
+    valid: Bools
+    prompt: Tokens
+    law: Floats
+    draft: Floats | None
+    possible: Bools
+    ambiguous: Bools
+    logits: Floats
+    outside: tuple[tuple[int, int, int], ...] = ()
+
+    @property
+    def judged(self) -> Bools:
+        """Tokens that tests other than support may use. [N, T]"""
+        return self.valid & ~self.ambiguous[self.prefix]
+
+
+class Oracle:
+    """The laws of one probe under one decoding, in an engine's dialect.
+
+    Parameters
+    ----------
+    probe : Probe
+        Target and draft.
+    decoding, dialect
+        What was asked, and how the engine understands it.
+    draft : {'model', 'lookup', 'early-exit', 'other-vocabulary', 'none'}
+        Which draft law the draft-aware tests look towards. Any choice that the prefix alone
+        decides keeps them valid; the right one makes them sharp.
+    """
+
+    def __init__(
+        self, probe: Probe, decoding: Decoding, dialect: Dialect, draft: Draft = "model"
+    ) -> None:
+        self.probe, self.decoding, self.dialect, self.draft_kind = probe, decoding, dialect, draft
+
+    def target_laws(self, prompts: Tokens, tokens: Tokens) -> Laws:
+        """Laws after each of B prefixes: a prompt and a string of m >= 0 tokens. [B, L], [B, m]"""
+        logits = _after(self.probe.target, prompts, tokens)[:, -1]
+        return law_at(logits, self.decoding, self.dialect, self.probe.tolerance)
+
+    def draft_laws(self, prompts: Tokens, tokens: Tokens, logits: Floats) -> Floats | None:
+        """Draft laws at every position, [B, m + 1, V]; None where there is none to look towards."""
+        vocab = self.probe.recipe.vocab_size
+        match self.draft_kind:
+            case "model":
+                return self._warp(_after(self.probe.draft, prompts, tokens))
+            case "early-exit":
+                return self._warp(_after(self.probe.target, prompts, tokens, EARLY_EXIT_LAYERS))
+            case "other-vocabulary":
+                shared, unknown = vocab - MISSING, vocab - MISSING + OWN - 1
+                seen = [np.where(t < shared, t, unknown) for t in (prompts, tokens)]
+                known = _after(self.probe.draft, *seen)[..., :shared]
+                padded = np.full((*known.shape[:-1], vocab), -np.inf)
+                padded[..., :shared] = known
+                return self._warp(padded)
+            case "lookup":
+                guess = lookup_guess(np.concatenate([prompts, tokens], axis=1), prompts.shape[1])
+                one_hot = np.zeros((*guess.shape, vocab))
+                np.put_along_axis(one_hot, guess[..., None].clip(0), 1.0, axis=-1)
+                # without a match nothing is proposed; the target's law says "no direction"
+                return np.where((guess < 0)[..., None], self._warp(logits), one_hot)
+            case "none":
+                return None
+
+    def _warp(self, logits: Floats) -> Floats:
+        return warp(logits, self.decoding, self.dialect)
+
+    def sample(self, prompts: Tokens, prompt: Tokens, emitted: Tokens) -> Sample:
+        """Find the law of every emitted token.
+
+        Parameters
+        ----------
+        prompts : (P, L) int64
+            Distinct prompts.
+        prompt : (N,) int64
+            Which one each request had.
+        emitted : (N, T) int64
+            The engine's tokens.
+        """
+        vocab = self.probe.recipe.vocab_size
+        inside = (emitted >= 0) & (emitted < vocab)
+        valid = np.cumprod(inside, axis=1).astype(bool)
+        tokens = np.where(valid, emitted, 0)
+        outside = tuple(
+            (int(i), int(t), int(emitted[i, t]))
+            for i, t in zip(*np.nonzero(~inside), strict=True)
+            if t == 0 or valid[i, t - 1]
+        )
+        prefix, request, index = number_prefixes(prompt, tokens)
+        laws: list[Laws] = []
+        drafts: list[Floats | None] = []
+        raw: list[Floats] = []
+        # prefixes are numbered by their first request, so a slice of requests owns a slice of them
+        for begin in range(0, len(tokens), ROWS_AT_ONCE):
+            rows = slice(begin, begin + ROWS_AT_ONCE)
+            mine = (request >= begin) & (request < begin + ROWS_AT_ONCE)
+            at = request[mine] - begin, index[mine]
+            given = prompts[prompt[rows]]
+            logits = _after(self.probe.target, given, tokens[rows, :-1])
+            draft = self.draft_laws(given, tokens[rows, :-1], logits)
+            raw.append(logits[at])
+            laws.append(law_at(raw[-1], self.decoding, self.dialect, self.probe.tolerance))
+            drafts.append(None if draft is None else draft[at])
+        known = [d for d in drafts if d is not None]
+        return Sample(
+            tokens=tokens,
+            prefix=prefix,
+            valid=valid,
+            prompt=prompt,
+            law=np.concatenate([w.probs for w in laws]),
+            draft=np.concatenate(known) if known else None,
+            possible=np.concatenate([w.possible for w in laws]),
+            ambiguous=np.concatenate([w.ambiguous for w in laws]),
+            logits=np.concatenate(raw),
+            outside=outside,
+        )
+
+
+def number_prefixes(prompt: Tokens, tokens: Tokens) -> tuple[Tokens, Tokens, Tokens]:
+    """Number the distinct prefixes of N sequences, by the request that has each first.
+
+    Returns
+    -------
+    prefix : (N, T) int64
+        The number of the prefix each token followed.
+    request, index : (U,) int64
+        The first request with each prefix, and the output index it is at.
+    """
+    size, length = tokens.shape
+    node = np.unique(prompt, return_inverse=True)[1].astype(np.int64)
+    ids, firsts, at = [], [], []
+    for t in range(length):
+        distinct, first, back = np.unique(node, return_index=True, return_inverse=True)
+        ids.append(back + sum(map(len, firsts)))
+        firsts.append(first)
+        at.append(np.full(len(distinct), t))
+        node = back * (int(tokens.max(initial=0)) + 1) + tokens[:, t]
+    request, index = np.concatenate(firsts), np.concatenate(at)
+    order = np.lexsort((index, request))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[np.stack(ids, axis=1)].reshape(size, length), request[order], index[order]
+
+
+def lookup_guess(sequences: Tokens, begin: int, ngram: int = LOOKUP_NGRAM) -> Tokens:
+    """What n-gram lookup proposes next, at every position from `begin` on.
+
+    The longest n-gram (n <= `ngram`) that ends the prefix is searched from the left, and the
+    token after its first earlier occurrence is the guess; -1 where it never occurred. [B, m + 1]
+    """
+    batch, length = sequences.shape
+    guess = np.full((batch, length - begin + 1), -1, dtype=np.int64)
+    for end in range(begin, length + 1):
+        found = np.full(batch, -1, dtype=np.int64)
+        for n in range(min(ngram, end - 1), 0, -1):
+            starts = np.arange(end - n)
+            windows = np.stack([sequences[:, starts + j] for j in range(n)], axis=-1)
+            match = (windows == sequences[:, None, end - n : end]).all(axis=-1)
+            hit = match.any(axis=1) & (found < 0)
+            found[hit] = sequences[hit, match[hit].argmax(axis=1) + n]
+        guess[:, end - begin] = found
+    return guess
+
+
+def _after(model: TinyLlama, prompts: Tokens, tokens: Tokens, layers: int | None = None) -> Floats:
+    """Logits after each prompt and after each further token, [B, L], [B, m] -> [B, m + 1, V]."""
+    distinct, back = np.unique(prompts, axis=0, return_inverse=True)
+    length = prompts.shape[1]
+    small = model.new_cache(len(distinct), length + tokens.shape[1])
+    first = model.advance(distinct, small, np.zeros(len(distinct), np.int64), layers)[:, -1:]
+    cache = small.repeat(back.reshape(-1))
+    first = first[back.reshape(-1)]
+    if tokens.shape[1] == 0:
+        return first
+    rest = model.advance(tokens, cache, np.full(len(tokens), length), layers)
+    return np.concatenate([first, rest], axis=1)
+
+
+LawFunction = Callable[[Tokens, Tokens], Laws]

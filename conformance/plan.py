@@ -1,0 +1,275 @@
+"""The plan of a run: everything that is fixed before sampling.
+
+Cases, the tests that will be judged in each, the share of alpha every test gets, and how many
+requests that takes. A profile states the departure that a pass must rule out and the probability
+of catching it; the number of requests follows from the probe's own law.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from conformance.contract import Capabilities, EngineCard
+from conformance.decoding import Decoding
+from conformance.errors import PlanError
+from conformance.oracle import Oracle
+from conformance.probes import load_probe
+from conformance.reference import draw
+from conformance.statistics import certificate
+from conformance.statistics.leak import information_per_token
+from conformance.statistics.tables import cells_expected
+from conformance.workload import (
+    SAMPLED_TOKENS,
+    Workload,
+    greedy_workload,
+    sampled_prompts,
+)
+
+DEFAULT_ALPHA = 1e-6
+JOINT_TOKENS = 2
+# The law, and with it the degrees of freedom, is known at the prompts only up to a few tokens set
+# aside; a plan asks for this much more than the formula so as not to end a hair short.
+MARGIN = 1.03
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """How much a pass must rule out.
+
+    Parameters
+    ----------
+    name : str
+        ``"smoke"``, ``"standard"`` or ``"audit"``.
+    delta : float
+        Total variation at the first output token that must be caught ...
+    power : float
+        ... with at least this probability.
+    greedy_rate : float
+        Share of greedy tokens that, if changed, must be caught with that probability.
+    """
+
+    name: str
+    delta: float
+    power: float
+    greedy_rate: float
+
+
+PROFILES = {
+    p.name: p
+    for p in (
+        Profile("smoke", delta=0.25, power=0.99, greedy_rate=0.01),
+        Profile("standard", delta=0.12, power=0.99, greedy_rate=0.005),
+        Profile("audit", delta=0.03, power=0.999, greedy_rate=0.001),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTest:
+    """One test that will be judged, with its share of alpha."""
+
+    test: str
+    scope: str
+    arm: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """Engine x probe x decoding, with its workload and the tests it will be judged by.
+
+    `refusal` names what the engine does not claim; such a case is listed and not sampled.
+    `error` is set where the engine could not even be asked.
+    """
+
+    engine: str
+    probe: str
+    decoding: Decoding
+    card: EngineCard
+    capabilities: Capabilities
+    workload: Workload | None = None
+    tests: tuple[PlannedTest, ...] = ()
+    refusal: str | None = None
+    error: str | None = None
+
+    @property
+    def id(self) -> str:
+        """Unique in a run."""
+        return f"{self.engine} / {self.probe} / {self.decoding}"
+
+    @property
+    def slug(self) -> str:
+        """The id as a file name."""
+        return re.sub(r"[^A-Za-z0-9.=+-]+", "_", self.id)
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms that will be sampled."""
+        return ("speculative", "control") if self.capabilities.control else ("speculative",)
+
+    @cached_property
+    def oracle(self) -> Oracle:
+        """The laws of this case."""
+        return Oracle(
+            load_probe(self.probe), self.decoding, self.capabilities.dialect, self.capabilities.draft
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Everything fixed before sampling.
+
+    Parameters
+    ----------
+    cases : tuple of Case
+        In the order in which they will be sampled.
+    profile : Profile
+        What a pass must rule out.
+    alpha : float
+        Probability that an exact engine is called NOT EXACT anywhere in the run, at most.
+    seed : int
+        Of every random number in the run.
+    """
+
+    cases: tuple[Case, ...]
+    profile: Profile
+    alpha: float
+    seed: int
+
+    @property
+    def test_count(self) -> int:
+        """Tests among which alpha is split."""
+        return sum(len(c.tests) for c in self.cases)
+
+    @property
+    def level(self) -> float:
+        """Every test's share of alpha."""
+        return self.alpha / max(self.test_count, 1)
+
+
+def probe_for(capabilities: Capabilities, probe: str | None = None) -> str:
+    """The probe a method is tested on: the one asked for, or the one its draft needs."""
+    if probe is not None:
+        return probe
+    return "other-vocabulary" if capabilities.draft == "other-vocabulary" else "mid"
+
+
+def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
+    """The tests a case will be judged by; support and greedy identity spend no alpha."""
+    if case.decoding.greedy:
+        return ()
+    tests = []
+    for arm in case.arms:
+        scopes = [f"output index {t}" for t in range(SAMPLED_TOKENS)]
+        scopes.append(f"first {JOINT_TOKENS} tokens")
+        tests += [PlannedTest(test, s, arm) for s in scopes for test in ("chi-square", "KL")]
+        tests.append(PlannedTest("PIT by p", "all tokens", arm))
+        if case.capabilities.draft != "none":
+            tests.append(PlannedTest("PIT by q/p", "all tokens", arm))
+            tests.append(PlannedTest("draft leak", "all tokens", arm))
+    if "control" in case.arms:
+        tests.append(PlannedTest("two-sample", "shared prefixes", "both"))
+    return tuple(tests)
+
+
+def make_plan(
+    cases: Sequence[Case], profile: Profile, alpha: float = DEFAULT_ALPHA, seed: int = 0
+) -> RunPlan:
+    """Split alpha, choose prompts and work out how many requests every case needs.
+
+    Raises
+    ------
+    PlanError
+        If there is no case, or alpha is not in (0, 1).
+    """
+    if not cases:
+        raise PlanError("nothing to do: no engine, or no decoding, was given")
+    if not 0 < alpha < 1:
+        raise PlanError(f"alpha must be in (0, 1), not {alpha:g}")
+    if len({c.id for c in cases}) < len(cases):
+        raise PlanError("the same engine, probe and decoding was asked for twice")
+    planned = [
+        replace(c, tests=() if c.refusal or c.error else planned_tests(c)) for c in cases
+    ]
+    level = RunPlan(tuple(planned), profile, alpha, seed).level
+    sized = tuple(
+        c if c.refusal or c.error else replace(c, workload=_workload(c, profile, level, seed))
+        for c in planned
+    )
+    return RunPlan(sized, profile, alpha, seed)
+
+
+def _workload(case: Case, profile: Profile, level: float, seed: int) -> Workload:
+    if case.decoding.greedy:
+        tokens = np.log(1 - profile.power) / np.log1p(-profile.greedy_rate)
+        one = greedy_workload(case.oracle, 1, seed)
+        # A law that is near-tied is set aside; a tenth of the tokens is more than ever was.
+        return greedy_workload(case.oracle, int(np.ceil(1.1 * tokens / one.new_tokens)), seed)
+    prompts = sampled_prompts(case.oracle, seed)
+    laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64)).probs
+    requests = _requests(laws, profile, level)
+    return Workload(tuple(map(tuple, prompts.tolist())), requests, SAMPLED_TOKENS)
+
+
+def _requests(laws: np.ndarray, profile: Profile, level: float) -> int:
+    """Smallest number of requests whose chi-square at the first token certifies delta."""
+    count, n = len(laws), 100
+    while True:
+        df = sum(cells_expected(law, n // count) for law in laws)
+        needed = (
+            certificate.chi_square_n(level, profile.power, df, profile.delta) * MARGIN
+            if df
+            else 2 * n
+        )
+        if n >= needed:
+            return count * int(np.ceil(n / count))
+        n = int(np.ceil(max(needed, n * 1.01)))
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a pass of one case is expected to rule out."""
+
+    first_token_tv: float | None
+    rank_shift: float | None
+    leak: float | None
+    greedy_rate: float | None
+
+
+def forecast(case: Case, plan: RunPlan) -> Forecast:
+    """Say before sampling what a pass will rule out, from the laws along the target's own text."""
+    assert case.workload is not None
+    work, power = case.workload, plan.profile.power
+    if case.decoding.greedy:
+        tokens = work.requests * work.new_tokens
+        return Forecast(None, None, None, certificate.zero_events_rate(power, tokens))
+    laws = case.oracle.target_laws(work.prompt_array, np.zeros((len(work.prompts), 0), np.int64))
+    share = work.requests // len(work.prompts)
+    df = sum(cells_expected(law, share) for law in laws.probs)
+    law, draft = _typical_laws(case.oracle, work)
+    tokens = work.requests * work.new_tokens
+    information = 0.0 if draft is None else information_per_token(law, draft) * tokens
+    return Forecast(
+        first_token_tv=certificate.chi_square_tv(plan.level, power, df, work.requests),
+        rank_shift=certificate.ks_distance(plan.level, power, tokens),
+        leak=certificate.score_effect(plan.level, power, information) if information else None,
+        greedy_rate=None,
+    )
+
+
+def _typical_laws(oracle: Oracle, work: Workload) -> tuple[np.ndarray, np.ndarray | None]:
+    """Laws along a few hundred continuations drawn from the target itself."""
+    rng = np.random.default_rng(0)
+    size = 128
+    prompt = np.arange(size) % len(work.prompts)
+    tokens = np.zeros((size, 0), dtype=np.int64)
+    for _ in range(work.new_tokens):
+        law = oracle.target_laws(work.prompt_array[prompt], tokens).probs
+        tokens = np.concatenate([tokens, draw(law, rng.random(size))[:, None]], axis=1)
+    sample = oracle.sample(work.prompt_array, prompt, tokens)
+    flat = sample.prefix.reshape(-1)
+    return sample.law[flat], None if sample.draft is None else sample.draft[flat]

@@ -1,0 +1,56 @@
+"""What judging a case leaves: findings, verdict, and the data behind the plots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from conformance.plan import Case
+from conformance.verdict import CaseVerdict, Finding, Speculation
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFacts:
+    """What one arm gathered."""
+
+    arm: str
+    requests: int
+    planned: int
+    tokens: int
+    set_aside: int
+    seconds: float
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Observed against expected counts."""
+
+    title: str
+    labels: tuple[str, ...]
+    observed: tuple[int, ...]
+    expected: tuple[float, ...]
+    draft: tuple[float, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A histogram of the probability integral transform, with a simultaneous band."""
+
+    order: str
+    observed: tuple[int, ...]
+    expected: float
+    band: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseResult:
+    """A judged case."""
+
+    case: Case
+    verdict: CaseVerdict
+    findings: tuple[Finding, ...] = ()
+    speculation: Speculation = field(default_factory=Speculation)
+    arms: tuple[ArmFacts, ...] = ()
+    bars: tuple[Bars, ...] = ()
+    pit: tuple[Histogram, ...] = ()
+    error: str | None = None

@@ -1,0 +1,112 @@
+"""Which prompts are sampled, how often, and how far.
+
+Sampled decodings repeat a few prompts many times, so that the tables at the first output indices
+are full; the prompts are chosen from the laws alone, before anything is sampled, so that target
+and draft really differ there and the law is not float-ambiguous. Greedy decoding, where repeating a
+prompt tells nothing, takes many prompts and goes far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.decoding import Decoding
+from conformance.errors import PlanError
+from conformance.law import Floats
+from conformance.oracle import Oracle
+from conformance.tinylm import Tokens
+
+PROMPT_LENGTH = 24
+PHRASE = 8  # a prompt is a phrase said three times, so that n-gram lookup always has a guess
+SAMPLED_PROMPTS = 2
+SAMPLED_TOKENS = 8
+GREEDY_TOKENS = 32
+CANDIDATES = 512
+# Wanted at a sampled prompt: a law with a choice to make, and a draft that is neither the target
+# nor hopeless, so that proposals are both accepted and rejected.
+ENTROPY_AT_LEAST = 0.5
+TV_BETWEEN = (0.10, 0.60)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Prompts, and how many requests of how many tokens they share.
+
+    Parameters
+    ----------
+    prompts : tuple of tuple of int
+        Distinct prompts of equal length.
+    requests : int
+        Requests in each arm; request i has prompt ``i mod len(prompts)``.
+    new_tokens : int
+        Tokens a request asks for.
+    """
+
+    prompts: tuple[tuple[int, ...], ...]
+    requests: int
+    new_tokens: int
+
+    @property
+    def prompt_array(self) -> Tokens:
+        """The prompts. [P, L]"""
+        return np.array(self.prompts, dtype=np.int64)
+
+    @property
+    def prompt_of(self) -> Tokens:
+        """Which prompt each request has. [N]"""
+        return np.arange(self.requests) % len(self.prompts)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.requests:,} requests of {self.new_tokens} tokens over "
+            f"{len(self.prompts)} prompts"
+        )
+
+
+def greedy_workload(oracle: Oracle, requests: int, seed: int) -> Workload:
+    """Distinct prompts, each asked once."""
+    prompts = _candidates(oracle, seed, requests)
+    return Workload(tuple(map(tuple, prompts.tolist())), requests, GREEDY_TOKENS)
+
+
+def sampled_prompts(oracle: Oracle, seed: int) -> Tokens:
+    """Choose the prompts of a sampled case, from the laws alone. [P, L]
+
+    Raises
+    ------
+    PlanError
+        If no candidate has an unambiguous law with a choice to make.
+    """
+    prompts = _candidates(oracle, seed, CANDIDATES)
+    none = np.zeros((len(prompts), 0), dtype=np.int64)
+    laws = oracle.target_laws(prompts, none)
+    usable = ~laws.ambiguous & (_entropy(laws.probs) >= ENTROPY_AT_LEAST)
+    # the direct draft decides; a guess that is one-hot, or absent, has no TV to choose by
+    draft = oracle.draft_laws(prompts, none, np.log(np.maximum(laws.probs, 1e-300))[:, None])
+    if draft is not None and oracle.draft_kind != "lookup":
+        tv = 0.5 * np.abs(laws.probs - draft[:, 0]).sum(axis=1)
+        good = usable & (tv >= TV_BETWEEN[0]) & (tv <= TV_BETWEEN[1])
+    elif draft is not None:
+        chance = (laws.probs * draft[:, 0]).sum(axis=1)  # the guess's own probability
+        good = usable & (chance >= TV_BETWEEN[0]) & (chance <= TV_BETWEEN[1])
+    else:
+        good = usable
+    chosen = np.flatnonzero(good if good.sum() >= SAMPLED_PROMPTS else usable)[:SAMPLED_PROMPTS]
+    if len(chosen) == 0:
+        raise PlanError(
+            f"under {oracle.decoding} no prompt of probe {oracle.probe.recipe.name} leaves a choice "
+            "to make; use a less extreme decoding"
+        )
+    return prompts[chosen]
+
+
+def _candidates(oracle: Oracle, seed: int, count: int) -> Tokens:
+    rng = np.random.default_rng([seed, 2])
+    phrase = rng.integers(0, oracle.probe.recipe.vocab_size, size=(count, PHRASE))
+    return np.tile(phrase, (1, PROMPT_LENGTH // PHRASE))
+
+
+def _entropy(p: Floats) -> Floats:
+    return np.asarray(-(p * np.log(np.maximum(p, 1e-300))).sum(axis=1))

@@ -1,0 +1,206 @@
+"""The report's model: what ``report.json`` holds, validated, versioned and written in this order.
+
+Everything a renderer shows comes from here; nothing is computed while rendering. Plots are data
+(counts and expectations), so that a reader can check them.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from conformance.errors import ReportError
+from conformance.verdict import Verdict
+
+SCHEMA_VERSION = "1.0"
+
+
+class _Strict(BaseModel):
+    # inf and NaN have no JSON; a probability that is one of them is a defect to be seen, not shown
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class IntervalModel(_Strict):
+    """An estimate with a confidence interval."""
+
+    estimate: float
+    low: float
+    high: float
+    confidence: float
+
+
+class FindingModel(_Strict):
+    """One test's result; the fields are those of `conformance.verdict.Finding`."""
+
+    test: str
+    scope: str
+    arm: Literal["speculative", "control", "both"]
+    n: int
+    p_value: float | None
+    adjusted_p: float | None
+    level: float
+    rejected: bool
+    statistic: float | None
+    df: float | None
+    effect: dict[str, IntervalModel]
+    detectable: float | None
+    detectable_unit: str
+    message: str
+
+
+class SpeculationModel(_Strict):
+    """What was seen of speculation."""
+
+    reported: bool
+    blocks: int
+    drafted: int
+    accepted: int
+    rejected: int
+    longest: int
+
+
+class ArmModel(_Strict):
+    """What one arm of a case gathered."""
+
+    arm: Literal["speculative", "control"]
+    requests: int = Field(description="answers gathered")
+    planned: int = Field(description="answers planned before sampling")
+    tokens: int
+    set_aside: int = Field(description="tokens at float-ambiguous prefixes, judged by support only")
+    seconds: float = Field(description="time spent inside the engine, summed over workers")
+    sha256: str = Field(description="checksum of the evidence file")
+
+
+class BarsModel(_Strict):
+    """Observed against expected counts of one table."""
+
+    title: str
+    labels: list[str]
+    observed: list[int]
+    expected: list[float]
+    draft: list[float] | None = Field(
+        description="expected counts if the draft's law had been sampled instead, where known"
+    )
+
+
+class PitModel(_Strict):
+    """Histogram of the probability integral transform: flat under exactness."""
+
+    order: str
+    observed: list[int]
+    expected: float = Field(description="expected count in every bin")
+    band: tuple[float, float] = Field(description="simultaneous 99% band for a bin")
+
+
+class CaseModel(_Strict):
+    """One case: engine x probe x decoding."""
+
+    id: str
+    engine: str
+    probe: str
+    decoding: str
+    workload: str
+    verdict: Verdict
+    why: str
+    ruled_out: list[str]
+    speculation: SpeculationModel
+    arms: list[ArmModel]
+    findings: list[FindingModel]
+    bars: list[BarsModel]
+    pit: list[PitModel]
+    error: str | None = Field(description="traceback or engine output, where the case failed")
+
+
+class EngineModel(_Strict):
+    """Who was tested."""
+
+    name: str
+    card_name: str
+    version: str
+    method: str
+    homepage: str
+    rule: str
+    dialect: str
+
+
+class ProbeModel(_Strict):
+    """Which models were sampled."""
+
+    name: str
+    vocab_size: int
+    entropy_nats: float
+    draft_tv: float | None
+    float_noise: float = Field(description="largest float32 against float64 difference of a logit")
+    sha256: dict[str, str]
+
+
+class SettingsModel(_Strict):
+    """What was fixed before sampling."""
+
+    profile: str
+    alpha: float
+    power: float
+    delta: float
+    tests: int = Field(description="tests among which alpha is split")
+    seed: int
+    jobs: int
+
+
+class Report(_Strict):
+    """A whole run."""
+
+    schema_version: Literal["1.0"] = SCHEMA_VERSION
+    tool_version: str
+    created: datetime
+    seconds: float
+    command: list[str]
+    verdict: Verdict
+    exit_code: int
+    why: str
+    settings: SettingsModel
+    environment: dict[str, str]
+    engines: list[EngineModel]
+    probes: list[ProbeModel]
+    cases: list[CaseModel]
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of ``report.json``; the copy shipped with the package is this one."""
+    schema = Report.model_json_schema(mode="serialization")
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["title"] = f"specdec-conformance report {SCHEMA_VERSION}"
+    return schema
+
+
+def dump_json(report: Report) -> str:
+    """Serialise with stable order and a final newline."""
+    return report.model_dump_json(indent=2) + "\n"
+
+
+def load_report(path: Path) -> Report:
+    """Read and validate a ``report.json``.
+
+    Raises
+    ------
+    ReportError
+        If the file is missing, is not JSON, or does not fit the schema.
+    """
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise ReportError(f"cannot read report {path}: {exc.strerror or exc}") from exc
+    except ValueError as exc:
+        raise ReportError(f"{path} is not JSON: {exc}") from exc
+    try:
+        return Report.model_validate(raw)
+    except ValidationError as exc:
+        first = exc.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ReportError(
+            f"{path} does not fit report schema {SCHEMA_VERSION}: {where}: {first['msg']} "
+            f"({exc.error_count()} problem(s))"
+        ) from exc
