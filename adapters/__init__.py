@@ -1,0 +1,1 @@
+"""Adapters: one module per engine; nothing else knows any engine."""

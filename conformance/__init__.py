@@ -16,8 +16,6 @@ from conformance.decoding import Decoding, Dialect
 from conformance.errors import ConformanceError, NotSupportedError
 from conformance.verdict import Verdict
 
-
-
 __all__ = [
     "Capabilities",
     "Completion",

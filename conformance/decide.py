@@ -57,8 +57,8 @@ def _decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
     verdict = verdict_of(plan, case, findings, seen)
     if verdict.verdict is Verdict.NOT_EXACT:
         cause = diagnose(judges["speculative"], gathered.arms["speculative"])
-        if cause:
-            verdict = replace(verdict, why=f"{verdict.why} {cause}")
+        parts = (size_of(findings), cause, verdict.why)
+        verdict = replace(verdict, why=" ".join(part for part in parts if part))
     spec = judges["speculative"]
     return CaseResult(
         case,
@@ -106,9 +106,11 @@ def verdict_of(
     control = [f for f in findings if f.arm == "control" and f.rejected]
     apart = [f for f in findings if f.arm == "both" and f.rejected]
     if spec and not control:
-        alone = "" if "control" in case.arms else (
-            " The engine has no control arm, so a wrongly declared dialect cannot be told apart."
-        )  # fmt: skip
+        alone = (
+            ""
+            if "control" in case.arms
+            else " Without a control arm, a wrongly declared dialect cannot be told apart."
+        )
         return CaseVerdict(Verdict.NOT_EXACT, _strongest(spec) + alone)
     if control:
         mismatch = (
@@ -116,9 +118,7 @@ def verdict_of(
             f"declared dialect ({_strongest(control)})"
         )
         if apart:
-            return CaseVerdict(
-                Verdict.NOT_EXACT, f"{apart[0].message}. Besides: {mismatch}"
-            )
+            return CaseVerdict(Verdict.NOT_EXACT, f"{apart[0].message}. Besides: {mismatch}")
         return CaseVerdict(
             Verdict.INCONCLUSIVE,
             f"{mismatch}. The two arms were not seen to differ. Correct the adapter's dialect.",
@@ -140,12 +140,13 @@ def verdict_of(
 
 
 def _passed(plan: RunPlan, case: Case, findings: list[Finding]) -> CaseVerdict:
-    power = f"{plan.profile.power:.1%}".replace(".0%", "%")
-    ruled_out = certificate_lines(case, findings, power)
-    first = _certificate(
-        findings, *(("greedy identity", "all tokens") if case.decoding.greedy
-                    else ("chi-square", "output index 0"))
-    )  # fmt: skip
+    ruled_out = certificate_lines(case, findings)
+    decisive = (
+        ("greedy identity", "all tokens")
+        if case.decoding.greedy
+        else ("chi-square", "output index 0")
+    )
+    first = _certificate(findings, *decisive)
     wanted = plan.profile.greedy_rate if case.decoding.greedy else plan.profile.delta
     if first is None or first > wanted:
         got = "nothing" if first is None else f"{first:.3g}"
@@ -156,27 +157,31 @@ def _passed(plan: RunPlan, case: Case, findings: list[Finding]) -> CaseVerdict:
             ruled_out,
         )
     return CaseVerdict(
-        Verdict.EXACT, "no departure was found, and a larger one would have been", ruled_out
+        Verdict.EXACT,
+        "no departure was found, and one of the sizes stated would have been",
+        ruled_out,
     )
 
 
-def certificate_lines(case: Case, findings: list[Finding], power: str) -> tuple[str, ...]:
-    """What a pass rules out, in words, most telling first."""
+def certificate_lines(case: Case, findings: list[Finding]) -> tuple[str, ...]:
+    """What a pass rules out, with the profile's power, in words and most telling first."""
     lines = []
     if case.decoding.greedy:
         rate = _certificate(findings, "greedy identity", "all tokens")
         if rate is not None:
-            lines.append(f"a change of {rate:.2%} of the greedy tokens or more")
+            lines.append(f"{rate:.2%} of the greedy tokens, or more, not being the argmax")
     first = _certificate(findings, "chi-square", "output index 0")
     if first is not None:
-        lines.append(f"a first token whose distribution is off by total variation {first:.3f}")
+        lines.append(f"a first token off by total variation {first:.3f} or more")
     leaked = _certificate(findings, "draft leak", "all tokens")
     if leaked is not None:
-        lines.append(f"{leaked:.1%} of the draft's distribution leaking into the output")
+        lines.append(f"{leaked:.1%} or more of the draft leaking into the output")
     shift = _certificate(findings, "PIT by p", "all tokens")
     if shift is not None:
-        lines.append(f"likely tokens taking or losing a share of {shift:.3f}, over all positions")
-    return tuple(f"{line} (caught with probability {power} or more)" for line in lines)
+        lines.append(
+            f"likely tokens gaining or losing a share of {shift:.3f} or more, over all positions"
+        )
+    return tuple(lines)
 
 
 def _certificate(findings: list[Finding], test: str, scope: str) -> float | None:
@@ -186,20 +191,26 @@ def _certificate(findings: list[Finding], test: str, scope: str) -> float | None
     return None
 
 
+def size_of(findings: list[Finding]) -> str:
+    """How large the departure is, where a test can say so in words."""
+    for f in findings:
+        if f.arm == "speculative" and f.rejected and f.test == "draft leak":
+            e = f.effect["leak"]
+            return (
+                f"The output leans to the draft by {e.estimate:.1%} (95% interval {e.low:.1%} to "
+                f"{e.high:.1%})."
+            )
+        if f.arm == "speculative" and f.rejected and f.test == "greedy identity":
+            return f"{f.effect['diverged'].estimate:.1%} of the greedy tokens are not the argmax."
+    return ""
+
+
 def _strongest(rejected: list[Finding]) -> str:
     """The most telling rejected finding: a proof, then the smallest p-value."""
     best = min(rejected, key=lambda f: (f.p_value is not None, f.p_value or 0.0))
     also = len(rejected) - 1
     more = f" ({also} more rejected)" if also else ""
-    leaks = [f for f in rejected if f.test == "draft leak"]
-    size = ""
-    if leaks:
-        e = leaks[0].effect["leak"]
-        size = (
-            f" Size: the output leans to the draft by {e.estimate:.1%} "
-            f"(95% interval {e.low:.1%} to {e.high:.1%})."
-        )
-    return f"{best.message}{more}.{size}"
+    return f"Strongest evidence: {best.message}{more}."
 
 
 # --- facts and plots ------------------------------------------------------------------------------
@@ -267,4 +278,3 @@ def _histograms(judge: ArmJudge) -> tuple[Histogram, ...]:
             )
         )
     return tuple(out)
-

@@ -127,9 +127,7 @@ class Decoding:
     @property
     def truncates(self) -> bool:
         """Whether a filter can set a token's probability to zero."""
-        return not self.greedy and any(
-            f is not None for f in (self.top_k, self.top_p, self.min_p)
-        )
+        return not self.greedy and any(f is not None for f in (self.top_k, self.top_p, self.min_p))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 
 class ConformanceError(Exception):
-    """Base class of every error this package raises on purpose."""
+    """Base class of every error this package raises on purpose.
+
+    Attributes
+    ----------
+    detail : str
+        What stood behind it where that is known: an engine's traceback or its last output.
+    """
+
+    detail: str = ""
 
 
 class InvalidDecodingError(ConformanceError, ValueError):
@@ -36,7 +44,7 @@ class EngineLoadError(ConformanceError):
 
 
 class NotSupportedError(ConformanceError):
-    """Raised by an engine to refuse a configuration out loud. A refusal is never held against it."""
+    """Raised by an engine to refuse a configuration out loud; never held against it."""
 
 
 class EngineFailure(ConformanceError):

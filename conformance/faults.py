@@ -94,9 +94,7 @@ def parse_fault(text: str) -> tuple[Fault, Rule]:
     """
     name, given, raw = text.partition("=")
     if name not in FAULTS:
-        raise UnknownEngineError(
-            f"no fault named {name!r}; the catalogue has {', '.join(FAULTS)}"
-        )
+        raise UnknownEngineError(f"no fault named {name!r}; the catalogue has {', '.join(FAULTS)}")
     fault = FAULTS[name]
     if not given:
         return fault, fault.make(fault.parameter if fault.parameter is not None else 1.0)

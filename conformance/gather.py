@@ -137,43 +137,68 @@ def gather(
     progress : callable, optional
         Told of every batch answered.
     """
-    open_arms: dict[str, list[_Arm]] = {}
-    loaded: dict[str, dict[str, Evidence]] = defaultdict(dict)
-    for case in cases:
-        for arm in case.arms:
-            path = evidence_path(folder, case, arm)
-            if path.exists():
-                loaded[case.id][arm] = _reuse(plan, case, arm, path)
-                if progress:
-                    progress(case, arm, len(loaded[case.id][arm].tokens))
-            else:
-                open_arms.setdefault(case.id, []).append(_Arm(plan, case, arm, folder))
-    for case in cases:
-        if case.id not in open_arms:
-            yield Gathered(case, loaded[case.id])
-    failed: set[str] = set()
-    tasks = (t for arms in open_arms.values() for arm in arms for t in arm.tasks())
-    for outcome in run_tasks(tasks, jobs, timeout, lambda t: _arm(t).case.id not in failed):
-        arm, begin = outcome.task.key  # type: ignore[misc]  # put there by _Arm.tasks
-        assert isinstance(arm, _Arm)
+    run = _Gathering(plan, cases, folder, progress or (lambda case, arm, requests: None))
+    yield from run.already_complete()
+    for outcome in run_tasks(run.tasks(), jobs, timeout, run.wants):
+        yield from run.take(outcome)
+
+
+class _Gathering:
+    """The arms of several cases while their chunks come in, in any order."""
+
+    def __init__(
+        self, plan: RunPlan, cases: Sequence[Case], folder: Path, progress: Progress
+    ) -> None:
+        self.cases, self.folder, self.progress = cases, folder, progress
+        self.open: dict[str, list[_Arm]] = defaultdict(list)
+        self.complete: dict[str, dict[str, Evidence]] = defaultdict(dict)
+        self.failed: set[str] = set()
+        for case in cases:
+            for arm in case.arms:
+                path = evidence_path(folder, case, arm)
+                if path.exists():
+                    self.complete[case.id][arm] = _reuse(plan, case, arm, path)
+                    progress(case, arm, len(self.complete[case.id][arm].tokens))
+                else:
+                    self.open[case.id].append(_Arm(plan, case, arm, folder))
+
+    def already_complete(self) -> Iterator[Gathered]:
+        """Cases whose evidence was all on disk."""
+        for case in self.cases:
+            if case.id not in self.open:
+                yield Gathered(case, self.complete[case.id])
+
+    def tasks(self) -> Iterator[Task]:
+        """Every chunk still to be answered."""
+        for arms in self.open.values():
+            for arm in arms:
+                yield from arm.tasks()
+
+    def wants(self, task: Task) -> bool:
+        """A case that has failed needs no more answers."""
+        return _chunk(task)[0].case.id not in self.failed
+
+    def take(self, outcome: Outcome) -> Iterator[Gathered]:
+        """File one chunk's outcome; yields the case if that completes or ends it."""
+        arm, begin = _chunk(outcome.task)
         case = arm.case
-        if case.id in failed:
-            continue
+        if case.id in self.failed:
+            return
         if outcome.error is not None:
-            failed.add(case.id)
-            kept = {a.arm: a.evidence() for a in open_arms[case.id]} | loaded[case.id]
+            self.failed.add(case.id)
+            kept = self.complete[case.id] | {a.arm: a.evidence() for a in self.open[case.id]}
             for name, evidence in kept.items():
-                evidence.save(evidence_path(folder, case, name).with_suffix(".partial.npz"))
+                path = evidence_path(self.folder, case, name)
+                evidence.save(path.with_suffix(".partial.npz"))
             yield Gathered(case, kept, outcome.error, outcome.detail)
-            continue
+            return
         arm.chunks[begin] = outcome
-        if progress:
-            progress(case, arm.arm, len(outcome.completions))
+        self.progress(case, arm.arm, len(outcome.completions))
         if arm.complete:
-            loaded[case.id][arm.arm] = arm.evidence()
-            loaded[case.id][arm.arm].save(arm.path)
-            if all(a.complete for a in open_arms[case.id]):
-                yield Gathered(case, loaded[case.id])
+            self.complete[case.id][arm.arm] = arm.evidence()
+            self.complete[case.id][arm.arm].save(arm.path)
+        if all(a.complete for a in self.open[case.id]):
+            yield Gathered(case, self.complete[case.id])
 
 
 def _reuse(plan: RunPlan, case: Case, arm: str, path: Path) -> Evidence:
@@ -185,7 +210,10 @@ def _reuse(plan: RunPlan, case: Case, arm: str, path: Path) -> Evidence:
     return evidence
 
 
-def _arm(task: Task) -> _Arm:
-    arm = task.key[0]  # type: ignore[index]  # put there by _Arm.tasks
+def _chunk(task: Task) -> tuple[_Arm, int]:
+    """The arm a task belongs to, and the first request it carries."""
+    assert isinstance(task.key, tuple)
+    arm, begin = task.key
     assert isinstance(arm, _Arm)
-    return arm
+    assert isinstance(begin, int)
+    return arm, begin

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -161,9 +162,7 @@ class ArmJudge:
             detectable_unit="leak",
         )
 
-    def _finding(self, test: str, scope: str, **fields: object) -> Finding:
-        p_value = fields["p_value"]
-        assert isinstance(p_value, float)
+    def _finding(self, test: str, scope: str, *, p_value: float, **fields: Any) -> Finding:
         rejected = p_value <= self.level
         message = (
             f"{test} on {scope}: p = {p_value:.2g}, "
@@ -171,8 +170,15 @@ class ArmJudge:
             + f" this test's level {self.level:.2g}"
         )
         return Finding(
-            test, scope, self.arm, level=self.level, rejected=rejected, message=message, **fields
-        )  # type: ignore[arg-type]  # the fields are Finding's own
+            test,
+            scope,
+            self.arm,
+            p_value=p_value,
+            level=self.level,
+            rejected=rejected,
+            message=message,
+            **fields,
+        )
 
     def _unjudged(self, test: str, scope: str, why: str) -> Finding:
         return Finding(test, scope, self.arm, n=0, level=self.level, message=f"not judged: {why}")
@@ -221,8 +227,8 @@ def greedy_identity(sample: Sample, arm: str, power: float) -> Finding:
         logits = sample.logits[sample.prefix[i, t]]
         gap = logits.max() - logits[sample.tokens[i, t]]
         examples.append(
-            f"request {i} output index {t}: token {sample.tokens[i, t]} is {gap:.3g} nats below the "
-            "argmax"
+            f"request {i} output index {t}: token {sample.tokens[i, t]} is {gap:.3g} nats below "
+            "the argmax"
         )
     n = int(judged.sum())
     near = int((sample.valid & ~judged).sum())

@@ -103,7 +103,7 @@ def warp(logits: ArrayLike, decoding: Decoding, dialect: Dialect | None = None) 
     z = check_logits(logits)
     z = z - z.max(axis=-1, keepdims=True)  # a tiny temperature then cannot overflow
     if decoding.greedy:
-        law = np.zeros_like(z)
+        law: Floats = np.zeros_like(z)
         np.put_along_axis(law, z.argmax(axis=-1)[..., None], 1.0, axis=-1)
         return law
     for name in dialect.order:

@@ -6,7 +6,6 @@ target, and one law of the draft where the draft is known, whatever the engine d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,8 +98,8 @@ class Oracle:
                 return self._warp(_after(self.probe.target, prompts, tokens, EARLY_EXIT_LAYERS))
             case "other-vocabulary":
                 shared, unknown = vocab - MISSING, vocab - MISSING + OWN - 1
-                seen = [np.where(t < shared, t, unknown) for t in (prompts, tokens)]
-                known = _after(self.probe.draft, *seen)[..., :shared]
+                given, emitted = (np.where(t < shared, t, unknown) for t in (prompts, tokens))
+                known = _after(self.probe.draft, given, emitted)[..., :shared]
                 padded = np.full((*known.shape[:-1], vocab), -np.inf)
                 padded[..., :shared] = known
                 return self._warp(padded)
@@ -179,12 +178,16 @@ def number_prefixes(prompt: Tokens, tokens: Tokens) -> tuple[Tokens, Tokens, Tok
     """
     size, length = tokens.shape
     node = np.unique(prompt, return_inverse=True)[1].astype(np.int64)
-    ids, firsts, at = [], [], []
+    ids: list[Tokens] = []
+    firsts: list[Tokens] = []
+    at: list[Tokens] = []
+    used = 0
     for t in range(length):
         distinct, first, back = np.unique(node, return_index=True, return_inverse=True)
-        ids.append(back + sum(map(len, firsts)))
+        ids.append(back + used)
         firsts.append(first)
         at.append(np.full(len(distinct), t))
+        used += len(distinct)
         node = back * (int(tokens.max(initial=0)) + 1) + tokens[:, t]
     request, index = np.concatenate(firsts), np.concatenate(at)
     order = np.lexsort((index, request))
@@ -225,6 +228,3 @@ def _after(model: TinyLlama, prompts: Tokens, tokens: Tokens, layers: int | None
         return first
     rest = model.advance(tokens, cache, np.full(len(tokens), length), layers)
     return np.concatenate([first, rest], axis=1)
-
-
-LawFunction = Callable[[Tokens, Tokens], Laws]

@@ -7,6 +7,7 @@ of catching it; the number of requests follows from the probe's own law.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -103,8 +104,9 @@ class Case:
 
     @property
     def slug(self) -> str:
-        """The id as a file name."""
-        return re.sub(r"[^A-Za-z0-9.=+-]+", "_", self.id)
+        """The id as a file name: readable, short enough, and still unique."""
+        digest = hashlib.sha256(self.id.encode()).hexdigest()[:8]
+        return re.sub(r"[^A-Za-z0-9.=+-]+", "_", self.id)[-80:] + "-" + digest
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -115,7 +117,10 @@ class Case:
     def oracle(self) -> Oracle:
         """The laws of this case."""
         return Oracle(
-            load_probe(self.probe), self.decoding, self.capabilities.dialect, self.capabilities.draft
+            load_probe(self.probe),
+            self.decoding,
+            self.capabilities.dialect,
+            self.capabilities.draft,
         )
 
 
@@ -192,9 +197,7 @@ def make_plan(
         raise PlanError(f"alpha must be in (0, 1), not {alpha:g}")
     if len({c.id for c in cases}) < len(cases):
         raise PlanError("the same engine, probe and decoding was asked for twice")
-    planned = [
-        replace(c, tests=() if c.refusal or c.error else planned_tests(c)) for c in cases
-    ]
+    planned = [replace(c, tests=() if c.refusal or c.error else planned_tests(c)) for c in cases]
     level = RunPlan(tuple(planned), profile, alpha, seed).level
     sized = tuple(
         c if c.refusal or c.error else replace(c, workload=_workload(c, profile, level, seed))

@@ -18,12 +18,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from conformance import errors, wire
 from conformance.contract import Capabilities, EngineCard, ModelPair, Request
 from conformance.errors import ConformanceError, EngineFailure
 
+Failure = TypeVar("Failure", bound=ConformanceError)
 LONGEST_LINE = 256 * 1024 * 1024
 STDERR_TAIL = 4000
 
@@ -61,7 +62,7 @@ class Worker:
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
         self._process: subprocess.Popen[bytes] | None = None
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
         self._loaded: tuple[str, ModelPair | None] | None = None
         self._buffer = b""
 
@@ -87,7 +88,7 @@ class Worker:
             seconds = time.perf_counter() - begin
             return Outcome(task, wire.read_completions(answer, task.requests), seconds)
         except ConformanceError as exc:
-            return Outcome(task, error=exc, detail=str(getattr(exc, "detail", "")))
+            return Outcome(task, error=exc, detail=exc.detail)
 
     def close(self) -> None:
         """End the process, by force if need be."""
@@ -177,7 +178,7 @@ class Worker:
         return _with_detail(EngineFailure(message), tail)
 
 
-def _with_detail(error: Any, detail: str) -> Any:
+def _with_detail(error: Failure, detail: str) -> Failure:
     error.detail = detail
     return error
 
@@ -203,7 +204,7 @@ def run_tasks(
     for task in tasks:
         waiting.put(task)
         count += 1
-    done: queue.SimpleQueue[Outcome | None | BaseException] = queue.SimpleQueue()
+    done: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
     stop = threading.Event()
     workers: Sequence[Worker] = [Worker(timeout) for _ in range(max(1, min(jobs, count)))]
 

@@ -56,6 +56,8 @@ class Recipe:
         Mean entropy of the target's law at temperature 1, in nats.
     draft_vocab : {'same', 'other'}
         ``'other'`` gives the draft a larger vocabulary of its own that shares only some tokens.
+    constant : tuple of two tuples of float, or None
+        ``(p, q)``: target and draft whose laws are these at every prefix, for a worked example.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Recipe:
     init: float = 0.3
     entropy: float = 2.0
     draft_vocab: Literal["same", "other"] = "same"
+    constant: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def shape(self, vocab_size: int) -> Shape:
         """The forward pass's sizes for a model of this vocabulary."""
@@ -88,6 +91,10 @@ RECIPES: dict[str, Recipe] = {
         Recipe("mid", 0.25),
         Recipe("far", 0.6),
         Recipe("other-vocabulary", 0.25, draft_vocab="other"),
+        # accepted .3 + .4, rejected .3, final .3 / .7: the smallest example of the algorithm
+        Recipe(
+            "worked-example", 0.3, vocab_size=2, entropy=0.611, constant=((0.3, 0.7), (0.6, 0.4))
+        ),
     )
 }
 # In a draft of another vocabulary: how many of the target's tokens it lacks, and has of its own.
@@ -193,7 +200,7 @@ def load_probe(name: str | Recipe, cache: Path | None = None) -> Probe:
             if not done.exists():
                 _make(recipe, folder)
                 dependence = Probe(recipe, folder).prefix_dependence()
-                if dependence < MIN_PREFIX_TV:
+                if recipe.constant is None and dependence < MIN_PREFIX_TV:
                     raise ProbeError(
                         f"probe {recipe.name} moves by TV {dependence:.3f} only when a token "
                         f"{DEPENDENCE_LAG} positions back is changed; {MIN_PREFIX_TV} is needed "
@@ -213,6 +220,11 @@ def load_probe(name: str | Recipe, cache: Path | None = None) -> Probe:
 
 def _make(recipe: Recipe, folder: Path) -> None:
     rng = np.random.default_rng(recipe.seed)
+    if recipe.constant is not None:
+        names = [f"w{i}" for i in range(recipe.vocab_size)]
+        for model, law in zip(("target", "draft"), recipe.constant, strict=True):
+            _write_model(recipe, folder / model, _constant_weights(recipe, law, rng), names)
+        return
     target = _random_weights(recipe, recipe.vocab_size, rng)
     sample = _random_tokens(recipe)
     head = target["lm_head.weight"].copy()
@@ -258,6 +270,21 @@ def _random_weights(
         }
     weights["model.norm.weight"] = np.ones(h, np.float32)
     weights["lm_head.weight"] = normal(vocab_size, h)
+    return weights
+
+
+def _constant_weights(
+    recipe: Recipe, law: tuple[float, ...], rng: np.random.Generator
+) -> dict[str, NDArray[np.float32]]:
+    """A Llama whose law is `law` at every prefix: blocks that add nothing, equal embeddings."""
+    weights = _random_weights(recipe, recipe.vocab_size, rng)
+    for name in weights:
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weights[name] = np.zeros_like(weights[name])
+    weights["model.embed_tokens.weight"] = np.ones_like(weights["model.embed_tokens.weight"])
+    # the final norm turns the all-ones vector into itself, so each row sums to its logit
+    logits = np.log(np.array(law))[:, None] / recipe.hidden
+    weights["lm_head.weight"] = np.repeat(logits, recipe.hidden, axis=1).astype(np.float32)
     return weights
 
 
@@ -327,7 +354,7 @@ def _write_model(
         "torch_dtype": "float32",
     }
     # one word a token, split at white space: text and ids map one to one
-    tokenizer = {
+    tokenizer: dict[str, object] = {
         "version": "1.0",
         "truncation": None,
         "padding": None,

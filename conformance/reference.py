@@ -71,7 +71,12 @@ def ordinary_sampling(target: Model, prefix: Prefix, n: int, rng: np.random.Gene
 
 
 def speculative_block(
-    target: Model, draft: Model, prefix: Prefix, k: int, rng: np.random.Generator, rule: Rule = EXACT
+    target: Model,
+    draft: Model,
+    prefix: Prefix,
+    k: int,
+    rng: np.random.Generator,
+    rule: Rule = EXACT,
 ) -> tuple[Prefix, int]:
     """One block: k proposals, verified, and one recovered or bonus token.
 
@@ -154,7 +159,7 @@ def draw(law: Floats, u: Floats) -> Ints:
     cdf = np.cumsum(law, axis=-1)
     # scaled by the row's own total, so that a sum of 1 - 1e-16 cannot push u past the end
     beyond = cdf <= (u * cdf[:, -1])[:, None]
-    return beyond.sum(axis=-1)
+    return np.asarray(beyond.sum(axis=-1), dtype=np.int64)
 
 
 def _draw(law: Floats, u: float) -> int:
@@ -248,4 +253,4 @@ def check_distribution(values: ArrayLike, name: str) -> Floats:
         raise InvalidDistributionError(f"{name} has a negative probability: {law.min():g}")
     if abs(law.sum() - 1) > 1e-6:
         raise InvalidDistributionError(f"{name} sums to {law.sum():g}, not to 1")
-    return law / law.sum()
+    return np.asarray(law / law.sum())

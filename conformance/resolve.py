@@ -126,7 +126,7 @@ def _import(module: str) -> object:
         try:
             return importlib.import_module(module)
         except ModuleNotFoundError as exc:
-            if exc.name and module.split(".")[0] == exc.name:
+            if exc.name and module.split(".", maxsplit=1)[0] == exc.name:
                 raise UnknownEngineError(
                     f"no module named {module!r}; is its package installed, or is it a file? "
                     "Then write path/to/file.py:Class"

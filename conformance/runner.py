@@ -5,11 +5,9 @@ this and nothing beside it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-
-from statsmodels.stats.multitest import multipletests
 
 from conformance import pool
 from conformance.contract import Capabilities, EngineCard
@@ -100,12 +98,22 @@ def prepare(settings: Settings) -> RunPlan:
         except ConformanceError as exc:
             error = str(exc)
             card, capabilities = EngineCard(name=name), Capabilities()
-        probe = probe_for(capabilities, settings.probe)
         cases += [
             Case(name, probe, d, card, capabilities, refusal=capabilities.refuses(d), error=error)
-            for d in settings.decodings
+            for probe, d in _questions(settings, capabilities)
         ]
     return make_plan(cases, profile, settings.alpha, settings.seed)
+
+
+def _questions(settings: Settings, capabilities: Capabilities) -> Iterator[tuple[str, Decoding]]:
+    """The (probe, decoding) pairs put to an engine: the worked example first, where its draft can
+    be given, then every decoding on the probe its method needs.
+    """
+    everything = settings.decodings is DEFAULT_DECODINGS and settings.probe is None
+    if everything and capabilities.draft == "model":
+        yield "worked-example", Decoding()
+    for decoding in settings.decodings:
+        yield probe_for(capabilities, settings.probe), decoding
 
 
 def judge_cases(
@@ -126,41 +134,43 @@ def judge_cases(
         yield decide(plan, gathered)
 
 
-def finish(
-    settings: Settings, plan: RunPlan, results: Sequence[CaseResult], seconds: float
-) -> RunResult:
-    """Put results in the plan's order and add Holm-adjusted p-values over the whole run.
+def collect(plan: RunPlan, results: Sequence[CaseResult]) -> tuple[CaseResult, ...]:
+    """Put results in the plan's order.
 
     A planned case without a result is an ERROR: nothing passes by being lost.
     """
     by_id = {r.case.id: r for r in results}
     lost = CaseVerdict(Verdict.ERROR, "the case was planned but has no result")
-    ordered = [by_id.get(c.id, CaseResult(c, lost)) for c in plan.cases]
-    return RunResult(settings, plan, tuple(_holm(plan, ordered)), seconds)
+    return tuple(by_id.get(c.id, CaseResult(c, lost)) for c in plan.cases)
 
 
-def _holm(plan: RunPlan, results: Sequence[CaseResult]) -> Iterator[CaseResult]:
-    judged = [f.p_value for r in results for f in r.findings if f.p_value is not None]
-    # planned tests that could not be judged still count: their number was fixed beforehand
-    padded = judged + [1.0] * max(0, plan.test_count - len(judged))
-    adjusted = iter(multipletests(padded, method="holm")[1] if padded else [])
-    for r in results:
-        yield replace(
-            r,
-            findings=tuple(
-                f if f.p_value is None else replace(f, adjusted_p=float(next(adjusted)))
-                for f in r.findings
-            ),
-        )
+def run_planned(
+    settings: Settings,
+    folder: Path,
+    planned: Callable[[RunPlan], None] | None = None,
+    progress: Progress | None = None,
+    judged: Callable[[CaseResult], None] | None = None,
+) -> RunResult:
+    """Plan, sample and judge a whole run.
 
-
-def run(settings: Settings, folder: Path, progress: Progress | None = None) -> RunResult:
-    """Plan, sample and judge a whole run, keeping its evidence under `folder`."""
+    Parameters
+    ----------
+    settings : Settings
+        What was asked for.
+    folder : Path
+        Evidence is kept under it.
+    planned, progress, judged : callable, optional
+        Told of the plan, of every batch answered, and of every case judged.
+    """
     begin = time.perf_counter()
     plan = prepare(settings)
-    results = list(
-        judge_cases(
-            plan, folder, jobs=settings.jobs, timeout=settings.timeout, progress=progress
-        )
-    )
-    return finish(settings, plan, results, time.perf_counter() - begin)
+    if planned:
+        planned(plan)
+    results = []
+    for result in judge_cases(
+        plan, folder, jobs=settings.jobs, timeout=settings.timeout, progress=progress
+    ):
+        results.append(result)
+        if judged:
+            judged(result)
+    return RunResult(settings, plan, collect(plan, results), time.perf_counter() - begin)

@@ -166,12 +166,16 @@ class TinyLlama:
             v = (h @ w[p + "self_attn.v_proj.weight"].T).reshape(batch, m, s.kv_heads, s.head_dim)
             cache.keys[i, rows[:, None], at] = self._rotate(k, at)
             cache.values[i, rows[:, None], at] = v
-            x = x + self._attend(
-                self._rotate(q, at),
-                cache.keys[i, rows, : len(seen)],
-                cache.values[i, rows, : len(seen)],
-                hidden_keys,
-            ) @ w[p + "self_attn.o_proj.weight"].T
+            x = (
+                x
+                + self._attend(
+                    self._rotate(q, at),
+                    cache.keys[i, rows, : len(seen)],
+                    cache.values[i, rows, : len(seen)],
+                    hidden_keys,
+                )
+                @ w[p + "self_attn.o_proj.weight"].T
+            )
             h = self._norm(x, w[p + "post_attention_layernorm.weight"])
             gate = h @ w[p + "mlp.gate_proj.weight"].T
             up = h @ w[p + "mlp.up_proj.weight"].T

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.decoding import Decoding
 from conformance.errors import PlanError
 from conformance.law import Floats
 from conformance.oracle import Oracle
@@ -96,8 +95,8 @@ def sampled_prompts(oracle: Oracle, seed: int) -> Tokens:
     chosen = np.flatnonzero(good if good.sum() >= SAMPLED_PROMPTS else usable)[:SAMPLED_PROMPTS]
     if len(chosen) == 0:
         raise PlanError(
-            f"under {oracle.decoding} no prompt of probe {oracle.probe.recipe.name} leaves a choice "
-            "to make; use a less extreme decoding"
+            f"under {oracle.decoding} no prompt of probe {oracle.probe.recipe.name} leaves a "
+            "choice to make; use a less extreme decoding"
         )
     return prompts[chosen]
 

@@ -14,7 +14,7 @@ from scipy import optimize, stats
 
 @lru_cache(maxsize=4096)
 def noncentrality(alpha: float, power: float, df: int) -> float:
-    """lambda such that a noncentral chi-square(df, lambda) exceeds the level-alpha critical value
+    """Lambda such that a noncentral chi-square(df, lambda) exceeds the level-alpha critical value
     with probability `power`.
 
     Examples
@@ -54,9 +54,7 @@ def ks_distance(alpha: float, power: float, n: int) -> float:
     at most sqrt(ln(2/alpha) / 2n), and the empirical distance falls short of the true one by more
     than sqrt(ln(1/beta) / 2n) with probability at most beta.
     """
-    return math.sqrt(math.log(2 / alpha) / (2 * n)) + math.sqrt(
-        math.log(1 / (1 - power)) / (2 * n)
-    )
+    return math.sqrt(math.log(2 / alpha) / (2 * n)) + math.sqrt(math.log(1 / (1 - power)) / (2 * n))
 
 
 def score_effect(alpha: float, power: float, information: float) -> float:

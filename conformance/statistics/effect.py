@@ -39,7 +39,7 @@ def kl_per_token(table: Table, confidence: float = 0.95) -> Interval | None:
 
 
 def _noncentrality(g: float, df: int, quantile: float) -> float:
-    """lambda at which g is the given quantile of a noncentral chi-square; 0 if none is."""
+    """Lambda at which g is the given quantile of a noncentral chi-square; 0 if none is."""
 
     def excess(lam: float) -> float:
         return float(stats.ncx2.cdf(g, df, lam) if lam > 0 else stats.chi2.cdf(g, df)) - quantile

@@ -89,8 +89,8 @@ def likelihood_ratio(table: Table, rng: np.random.Generator) -> Fit:
 
 def _chain(table: Table) -> tuple[Ints, Floats, Ints]:
     """The binomials of the chain: trials, success probability, successes. [M] each"""
-    left = table.total[table.row] - np.asarray(table.before(table.count), dtype=np.int64)
-    mass = 1.0 - np.asarray(table.before(table.prob), dtype=np.float64)
+    left = table.total[table.row] - table.before(table.count)
+    mass = 1.0 - table.before(table.prob)
     pi = np.clip(table.prob / np.maximum(mass, 1e-300), 0.0, 1.0)
     return left, pi, table.count
 
@@ -103,8 +103,8 @@ def _combine(p: Floats) -> Fit:
     return Fit(statistic, df, max(p_value, SMALLEST_P))
 
 
-def _deviance(o: NDArray[np.generic], n: Ints, pi: Floats) -> Floats:
-    o = np.asarray(o, dtype=np.float64)
+def _deviance(outcome: Ints | Floats, n: Ints, pi: Floats) -> Floats:
+    o = outcome.astype(np.float64)
     left = n - o
     with np.errstate(divide="ignore", invalid="ignore"):
         a = xlogy(o, o / (n * pi))

@@ -106,7 +106,9 @@ def _saddlepoint(total: float, times: Ints, law: Floats, score: Floats) -> float
         far *= 2
         if far > 1e4:  # every token is the most extreme one its law allows
             return SMALLEST_P
-    t = sign * float(optimize.brentq(lambda x: cumulants(sign * x)[1] - total, 0.0, far, rtol=1e-10))
+    t = sign * float(
+        optimize.brentq(lambda x: cumulants(sign * x)[1] - total, 0.0, far, rtol=1e-10)
+    )
     k, _, curvature = cumulants(t)
     w = sign * float(np.sqrt(max(2 * (t * total - k), 0.0)))
     v = t * float(np.sqrt(curvature))

@@ -8,12 +8,14 @@ explicit is decided from n and the law, never from the counts, so pooling cannot
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Values = TypeVar("Values", Ints, Floats)
 
 # Below this expectation a cell tells more about its own rarity than about the engine. It guards
 # power, not validity: the tests on these tables are exact at any expectation.
@@ -51,11 +53,11 @@ class Table:
         """Degrees of freedom: explicit cells, since each row's remainder follows from them."""
         return len(self.row)
 
-    def before(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
+    def before(self, values: Values) -> Values:
         """Per cell, the sum of `values` over the earlier cells of its row."""
         running = np.cumsum(values) - values
         first = np.searchsorted(self.row, self.row, side="left")
-        return np.asarray(running - running[first])
+        return running - running[first]
 
     def remainders(self) -> tuple[Ints, Floats]:
         """Count and probability of each row's remainder. [R], [R]"""

@@ -44,8 +44,8 @@ def two_sample(
     kept, row, token = pooled_cells(smaller, both / np.maximum(total, 1)[:, None])
     plan = Table(total[kept], row, both[kept][row, token], np.zeros(len(row)))
     x, m = a[kept][row, token], plan.count
-    left = plan.total[row] - np.asarray(plan.before(m))
-    left_a = total_a[kept][row] - np.asarray(plan.before(x))
+    left = plan.total[row] - plan.before(m)
+    left_a = total_a[kept][row] - plan.before(x)
     mass = stats.hypergeom.pmf(x, left, m, left_a)
     v = rng.random(len(x))
     low = stats.hypergeom.cdf(x, left, m, left_a) - v * mass
@@ -61,4 +61,3 @@ def _counts(shared: Ints, prefix: Ints, token: Ints, vocab: int) -> Ints:
     mine = (at < len(shared)) & (shared[np.minimum(at, max(len(shared) - 1, 0))] == prefix)
     flat = np.bincount(at[mine] * vocab + token[mine], minlength=len(shared) * vocab)
     return flat.reshape(len(shared), vocab).astype(np.int64)
-

@@ -1,0 +1,377 @@
+"""Hugging Face transformers: assisted generation, four ways.
+
+``transformers`` drafts with a second model, ``transformers:prompt-lookup`` with n-grams of the
+sequence itself, ``transformers:early-exit`` with the target's own first layers, and
+``transformers:universal`` with a model of another vocabulary. The module imports neither torch nor
+transformers; `TransformersEngine.load` does.
+
+Inside this package ``import transformers`` still means the library: imports are absolute.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
+from conformance.decoding import Decoding
+from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
+
+HOMEPAGE = "https://github.com/huggingface/transformers"
+PROPOSALS = 5
+CONTROL_BATCH = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One of the library's ways to propose tokens.
+
+    Parameters
+    ----------
+    words : str
+        The method as the engine card prints it.
+    draft : str
+        Where proposals come from, as in `Capabilities`.
+    options : dict
+        What it adds to every generation configuration of the speculative arm.
+    """
+
+    words: str
+    draft: Draft
+    options: dict[str, int] = field(default_factory=dict)
+
+
+METHODS: dict[str, Method] = {
+    "draft-model": Method("draft model", "model"),
+    "prompt-lookup": Method(
+        "prompt lookup",
+        "lookup",
+        {"prompt_lookup_num_tokens": PROPOSALS, "max_matching_ngram_size": 2},
+    ),
+    "early-exit": Method("early exit", "early-exit"),
+    "universal": Method("draft model of another vocabulary", "other-vocabulary"),
+}
+
+
+class TransformersEngine:
+    """Assisted generation of Hugging Face transformers.
+
+    Parameters
+    ----------
+    method : str
+        A key of `METHODS`.
+
+    Raises
+    ------
+    UnknownEngineError
+        If there is no such method.
+
+    Notes
+    -----
+    The speculative arm refuses batches, so requests run one by one, each with its own seed. The
+    control arm runs in batches: rows of one batch share a stream, begun at the first row's seed.
+
+    The library applies a decoding to the draft's logits twice: its inner `generate` is handed both
+    the list of warps and the configuration that makes them. A draft is still judged by the law it
+    was drawn from, so this moves acceptance, not the output.
+    """
+
+    def __init__(self, method: str = "draft-model") -> None:
+        if method not in METHODS:
+            raise UnknownEngineError(
+                f"transformers has no method {method!r}; there are {', '.join(METHODS)}"
+            )
+        self._method = METHODS[method]
+        self.card = EngineCard(
+            name="transformers" if method == "draft-model" else f"transformers:{method}",
+            version=_version(),
+            method=self._method.words,
+            homepage=HOMEPAGE,
+        )
+        self.capabilities = Capabilities(draft=self._method.draft, max_batch=CONTROL_BATCH)
+        self._torch: Any = None
+        self._library: Any = None
+        self._target: Any = None
+        self._layers = 0
+        self._rounds = _Rounds()
+        self._configs: dict[tuple[Decoding, int, bool], Any] = {}
+        # One assistant for each do_sample: sampling with another vocabulary prunes the output
+        # layer of the assistant it is given, in place, and greedy decoding then reads wrong ids.
+        self._helpers: dict[bool, dict[str, Any]] = {True: {}, False: {}}
+
+    def load(self, probe: ModelPair) -> None:
+        """Load the target, and what the method drafts with.
+
+        Raises
+        ------
+        EngineLoadError
+            If torch or transformers is missing, or the probe lacks what the method needs.
+        """
+        self.close()
+        draft = self._method.draft
+        if draft in ("model", "other-vocabulary") and probe.draft is None:
+            raise EngineLoadError(f"{self.card.name} needs a probe with a draft model")
+        self._torch, self._library = _need("torch"), _need("transformers")
+        # engines run side by side in worker processes; more threads only get in each other's way
+        self._torch.set_num_threads(1)
+        with _quiet(self._library):
+            self._target = self._model(probe.target)
+            self._layers = self._target.config.num_hidden_layers
+            if draft == "early-exit" and self._layers < 2:
+                raise EngineLoadError("early exit needs a target of at least two layers")
+            if draft == "model":
+                helper = {"assistant_model": self._model(probe.draft)}
+                self._helpers = {True: helper, False: helper}
+            elif draft == "other-vocabulary":
+                # tokenizers too: the library caches its vocabulary mapping by tokenizer
+                self._helpers = {
+                    do_sample: {
+                        "assistant_model": self._model(probe.draft),
+                        "tokenizer": self._tokenizer(probe.target),
+                        "assistant_tokenizer": self._tokenizer(probe.draft),
+                    }
+                    for do_sample in (True, False)
+                }
+        self._rounds.watch(self._target)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Answer every request, in order.
+
+        Raises
+        ------
+        NotSupportedError
+            If transformers refuses the configuration before it generates anything.
+        """
+        if self._target is None:
+            raise EngineLoadError("generate was called before load")
+        answers: dict[int, Completion] = {}
+        alike: dict[tuple[int, int, Decoding], list[int]] = defaultdict(list)
+        with _quiet(self._library), self._torch.inference_mode():
+            for i, r in enumerate(requests):
+                if not r.prompt:
+                    raise NotSupportedError("transformers needs a prompt of at least one token")
+                if r.speculate:
+                    answers[i] = self._speculate(r)
+                else:
+                    alike[len(r.prompt), r.max_new_tokens, r.decoding].append(i)
+            for rows in alike.values():
+                for begin in range(0, len(rows), CONTROL_BATCH):
+                    chunk = rows[begin : begin + CONTROL_BATCH]
+                    batch = self._control([requests[i] for i in chunk])
+                    answers |= zip(chunk, batch, strict=True)
+        return [answers[i] for i in range(len(requests))]
+
+    def close(self) -> None:
+        """Forget the models."""
+        self._target = None
+        self._helpers = {True: {}, False: {}}
+        self._configs.clear()
+
+    # --- the two arms -----------------------------------------------------------------------------
+
+    def _speculate(self, request: Request) -> Completion:
+        self._rounds.clear()
+        output = self._run([request], self._helpers[not request.decoding.greedy])
+        tokens = output[0, len(request.prompt) :].tolist()
+        return Completion(tokens=tuple(tokens), rounds=tuple(self._rounds.done))
+
+    def _control(self, requests: list[Request]) -> list[Completion]:
+        output = self._run(requests, {})
+        tokens = output[:, len(requests[0].prompt) :].tolist()
+        return [Completion(tokens=tuple(row)) for row in tokens]
+
+    def _run(self, requests: list[Request], helpers: dict[str, Any]) -> Any:
+        first = requests[0]
+        prompts = self._torch.tensor([r.prompt for r in requests])  # [B, L]
+        config = self._config(first.decoding, first.max_new_tokens, first.speculate)
+        if first.seed is not None:
+            self._torch.manual_seed(first.seed)
+        try:
+            # Without a mask the library looks for padding among the prompt's tokens.
+            return self._target.generate(
+                prompts,
+                attention_mask=self._torch.ones_like(prompts),
+                generation_config=config,
+                **helpers,
+            )
+        except ValueError as exc:
+            # a loop that has begun and then fails is an engine that failed, not one that refuses
+            if self._rounds.begun if first.speculate else _passed(exc, "_sample"):
+                raise
+            raise NotSupportedError(f"transformers refuses {first.decoding}: {exc}") from exc
+        finally:
+            # a draft that fails on its early exit leaves the target cut short
+            if self._target.config.num_hidden_layers != self._layers:
+                self._target.config.num_hidden_layers = self._layers
+
+    def _config(self, decoding: Decoding, max_new_tokens: int, speculate: bool) -> Any:
+        """The generation configuration; whatever is not said here falls back to defaults that are
+        not neutral (``top_k`` = 50), or to the model's own file.
+        """
+        key = (decoding, max_new_tokens, speculate)
+        if key not in self._configs:
+            options: dict[str, Any] = {
+                "max_new_tokens": max_new_tokens,
+                "do_sample": not decoding.greedy,
+                "num_beams": 1,
+                "num_return_sequences": 1,
+                "repetition_penalty": 1.0,
+                "use_cache": True,
+                # no padding token: prompts of one batch are equally long, and every id is a word
+                "eos_token_id": None,
+                "pad_token_id": None,
+            }
+            if not decoding.greedy:
+                options |= {
+                    "temperature": float(decoding.temperature),
+                    "top_k": 0 if decoding.top_k is None else int(decoding.top_k),
+                    "top_p": 1.0 if decoding.top_p is None else float(decoding.top_p),
+                    "min_p": None if decoding.min_p is None else float(decoding.min_p),
+                    "typical_p": 1.0,
+                }
+            if speculate:
+                options |= self._method.options
+                if self._method.draft == "early-exit":
+                    options["assistant_early_exit"] = self._layers // 2
+            try:
+                self._configs[key] = self._library.GenerationConfig(**options)
+            except ValueError as exc:
+                raise NotSupportedError(f"transformers refuses {decoding}: {exc}") from exc
+        return self._configs[key]
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def _model(self, folder: Path | None) -> Any:
+        try:
+            model = self._library.AutoModelForCausalLM.from_pretrained(
+                str(folder),
+                dtype=self._torch.float32,
+                use_safetensors=True,
+                trust_remote_code=False,
+                local_files_only=True,
+            ).eval()
+        except (OSError, ValueError, RuntimeError) as exc:
+            raise EngineLoadError(f"transformers cannot load {folder}: {exc}") from exc
+        # What a request leaves unsaid is filled in from here, so nothing of the file may stay. The
+        # length of a draft is read from the drafting model: the defaults stop a draft as soon as
+        # its confidence falls below .4, and hardly any long block would be seen.
+        model.generation_config = self._library.GenerationConfig(
+            num_assistant_tokens=PROPOSALS,
+            num_assistant_tokens_schedule="constant",
+            assistant_confidence_threshold=0.0,
+        )
+        return model
+
+    def _tokenizer(self, folder: Path | None) -> Any:
+        try:
+            return self._library.AutoTokenizer.from_pretrained(
+                str(folder), trust_remote_code=False, local_files_only=True
+            )
+        except (OSError, ValueError) as exc:
+            raise EngineLoadError(f"transformers cannot load the tokenizer: {exc}") from exc
+
+
+class _Rounds:
+    """Watches the blocks of one target, on that instance alone and without changing them."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[int, int]] = []
+        self.begun = False
+        self._drafted = 0
+
+    def clear(self) -> None:
+        self.done.clear()
+        self.begun = False
+        self._drafted = 0
+
+    def watch(self, target: Any) -> None:
+        """Observe every candidate generator that `target` makes from now on."""
+        make = target._get_candidate_generator
+
+        @functools.wraps(make)
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            generator = make(*args, **kwargs)
+            propose, learn = generator.get_candidates, generator.update_candidate_strategy
+
+            def get_candidates(input_ids: Any, *args: Any, **kwargs: Any) -> Any:
+                self.begun = True
+                answer = propose(input_ids, *args, **kwargs)
+                self._drafted = answer[0].shape[1] - input_ids.shape[1]
+                return answer
+
+            def update_candidate_strategy(
+                input_ids: Any, scores: Any, num_matches: Any, *args: Any, **kwargs: Any
+            ) -> Any:
+                self.done.append((self._drafted, int(num_matches)))
+                return learn(input_ids, scores, num_matches, *args, **kwargs)
+
+            generator.get_candidates = get_candidates
+            generator.update_candidate_strategy = update_candidate_strategy
+            return generator
+
+        target._get_candidate_generator = watched
+
+
+def create(method: str = "draft-model") -> TransformersEngine:
+    """Make the engine of one method.
+
+    Parameters
+    ----------
+    method : str
+        A key of `METHODS`; empty for the draft model.
+
+    Raises
+    ------
+    UnknownEngineError
+        If there is no such method.
+    """
+    return TransformersEngine(method or "draft-model")
+
+
+def _version() -> str:
+    try:
+        return metadata.version("transformers")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _need(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as exc:
+        raise EngineLoadError(
+            f"the transformers engine needs {module}, which cannot be imported ({exc}); "
+            "pip install 'specdec-conformance[transformers]'"
+        ) from exc
+
+
+def _passed(exc: BaseException, function: str) -> bool:
+    """Whether an exception came through a function of that name."""
+    frame = exc.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_code.co_name == function:
+            return True
+        frame = frame.tb_next
+    return False
+
+
+@contextmanager
+def _quiet(library: Any) -> Iterator[None]:
+    """Errors only, and no progress bars; as it was before, afterwards."""
+    log = library.utils.logging
+    before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log.set_verbosity_error()
+    log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        log.set_verbosity(before)
+        if bars:
+            log.enable_progress_bar()

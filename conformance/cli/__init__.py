@@ -1,0 +1,34 @@
+"""The command line: thin, and quick to start. Each command imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from conformance._version import __version__
+from conformance.cli.explain import explain_command
+from conformance.cli.listing import engines_command, schema_command
+from conformance.cli.plan import plan_command
+from conformance.cli.run import run_command
+from conformance.errors import ConformanceError
+
+
+class _Group(click.Group):
+    def invoke(self, ctx: click.Context) -> object:
+        # what a person got wrong is one sentence and exit status 2, never a traceback
+        try:
+            return super().invoke(ctx)
+        except ConformanceError as exc:
+            click.echo(f"Error: {exc}", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="conformance")
+def main() -> None:
+    """Check statistically that an engine's speculative decoding samples from its target model."""
+
+
+for _command in (run_command, plan_command, engines_command, explain_command, schema_command):
+    main.add_command(_command)

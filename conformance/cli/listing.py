@@ -1,0 +1,56 @@
+"""``conformance engines`` and ``conformance schema``."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+
+@click.command("engines")
+def engines_command() -> None:
+    """List the engines that are built in or registered, and whether they are installed."""
+    from importlib.metadata import entry_points  # noqa: PLC0415
+
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    from conformance.resolve import BUILTINS, ENTRY_POINTS  # noqa: PLC0415
+
+    table = Table()
+    for heading in ("engine", "what it is", "version", "speculates with", "decodings"):
+        table.add_column(heading, overflow="fold")
+    for name, builtin in BUILTINS.items():
+        for method in builtin.methods:
+            full = f"{name}:{method}" if method else name
+            version, draft, claims = _ask(full) if builtin.installed else (None, "", "")
+            missing = f"not installed (pip install 'specdec-conformance[{name}]')"
+            table.add_row(full, builtin.summary, version or missing, draft, claims)
+    for point in entry_points(group=ENTRY_POINTS):
+        version, draft, claims = _ask(point.name)
+        table.add_row(point.name, point.value, version, draft, claims)
+    console = Console()
+    console.print(table)
+    console.print("Your own: package.module:Class or path/to/file.py:Class", highlight=False)
+
+
+def _ask(name: str) -> tuple[str, str, str]:
+    """Version, speculation method and claimed decodings, from the engine itself."""
+    from conformance.errors import ConformanceError  # noqa: PLC0415
+    from conformance.resolve import resolve  # noqa: PLC0415
+
+    try:
+        engine = resolve(name)
+    except ConformanceError as exc:
+        return f"cannot be loaded: {exc}", "", ""
+    claimed = engine.capabilities
+    words = [w for w in ("greedy", "sampling", "top_k", "top_p", "min_p") if getattr(claimed, w)]
+    return engine.card.version, engine.card.method, ", ".join(words)
+
+
+@click.command("schema")
+def schema_command() -> None:
+    """Print the JSON Schema of report.json."""
+    from conformance.reports.model import json_schema  # noqa: PLC0415
+
+    click.echo(json.dumps(json_schema(), indent=2))

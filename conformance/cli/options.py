@@ -1,0 +1,75 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+
+def run_options(command: Command) -> Command:
+    """What decides a plan."""
+    decorators = [
+        click.argument("engines", metavar="ENGINE...", nargs=-1, required=True),
+        click.option(
+            "-d",
+            "--decoding",
+            "decodings",
+            multiple=True,
+            metavar="CONFIG",
+            help="'greedy' or for example 'temperature=0.7,top_p=0.8'; may be given several times. "
+            "Default: greedy, temperature 1, temperature 0.7 with top_p 0.8, top_k 8, and the "
+            "worked example where the method has a draft model.",
+        ),
+        click.option(
+            "--profile",
+            type=click.Choice(["smoke", "standard", "audit"]),
+            default="standard",
+            show_default=True,
+            help="How small a departure a pass must rule out; decides how many samples are drawn.",
+        ),
+        click.option("--probe", metavar="NAME", help="Probe to use instead of the method's own."),
+        click.option(
+            "--alpha",
+            type=float,
+            default=1e-6,
+            show_default=True,
+            help="False-alarm probability of the whole run, at most.",
+        ),
+        click.option(
+            "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of everything."
+        ),
+        click.option(
+            "-j",
+            "--jobs",
+            type=click.IntRange(1),
+            default=os.cpu_count() or 1,
+            show_default="processors",
+            help="Worker processes.",
+        ),
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=300.0,
+            show_default=True,
+            help="Seconds an engine may take for one batch.",
+        ),
+    ]
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def settings_from(
+    engines: tuple[str, ...], decodings: tuple[str, ...], **fields: Any
+) -> Any:  # a Settings; its module is heavy and is imported only here
+    """Turn options into settings, parsing the decodings."""
+    from conformance.decoding import DEFAULT_DECODINGS, parse_decodings  # noqa: PLC0415
+    from conformance.runner import Settings  # noqa: PLC0415
+
+    parsed = parse_decodings(decodings) if decodings else DEFAULT_DECODINGS
+    return Settings(engines=engines, decodings=parsed, **fields)

@@ -1,0 +1,86 @@
+"""Judged cases shared by the tests, and the xdist workers, of one pytest session.
+
+The first test that asks for a case gathers and judges it under a lock; everybody else reads the
+file it leaves. Which cases exist, and what each test may spend of alpha, is the same plan in every
+process, since it depends on the options alone.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+
+from filelock import FileLock
+
+from conformance.plan import Case, RunPlan
+from conformance.reports.build import case_model
+from conformance.reports.model import CaseModel
+from conformance.runner import Settings, judge_cases, prepare
+
+QUESTIONS: dict[str, Callable[[Case], bool]] = {
+    "worked-example": lambda c: c.probe == "worked-example",
+    "greedy": lambda c: c.decoding.greedy,
+    "temperature": lambda c: _sampled(c) and not c.decoding.truncates,
+    "truncation": lambda c: _sampled(c) and c.decoding.truncates,
+    "joint": lambda c: not c.decoding.greedy,
+    "every": lambda c: True,
+}
+
+
+def _sampled(case: Case) -> bool:
+    return not case.decoding.greedy and case.probe != "worked-example"
+
+
+class Store:
+    """The plan and the judged cases of a session.
+
+    Parameters
+    ----------
+    settings : Settings
+        What was asked for.
+    folder : Path
+        Shared by every process of the session.
+    """
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self.settings, self.folder = settings, folder
+
+    @cached_property
+    def plan(self) -> RunPlan:
+        """The session's plan."""
+        return prepare(self.settings)
+
+    def clear(self) -> None:
+        """Forget what an earlier session left in this folder: it was another build's."""
+        for name in ("evidence", "judged"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+    def judged(self, case_id: str) -> CaseModel:
+        """The judged case; gathered and judged now if nobody has."""
+        (case,) = (c for c in self.plan.cases if c.id == case_id)
+        path = self._path(case)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            if not path.exists():
+                (result,) = judge_cases(
+                    self.plan, self.folder, [case], timeout=self.settings.timeout
+                )
+                half = path.with_suffix(".half")
+                half.write_text(case_model(result).model_dump_json(), encoding="utf-8")
+                os.replace(half, path)
+        return self._read(path)
+
+    def all_judged(self) -> list[CaseModel]:
+        """Every case that some test asked for, in the plan's order."""
+        paths = [self._path(c) for c in self.plan.cases]
+        return [self._read(p) for p in paths if p.exists()]
+
+    def _path(self, case: Case) -> Path:
+        return self.folder / "judged" / f"{case.slug}.json"
+
+    @staticmethod
+    def _read(path: Path) -> CaseModel:
+        return CaseModel.model_validate_json(path.read_bytes())

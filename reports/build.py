@@ -1,0 +1,182 @@
+"""From a finished run to the report's model."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+
+from statsmodels.stats.multitest import multipletests
+
+from conformance._version import __version__
+from conformance.plan import Case, RunPlan
+from conformance.probes import Probe, load_probe
+from conformance.reports.model import (
+    ArmModel,
+    BarsModel,
+    CaseModel,
+    EngineModel,
+    FindingModel,
+    PitModel,
+    ProbeModel,
+    Report,
+    SettingsModel,
+    SpeculationModel,
+)
+from conformance.result import CaseResult
+from conformance.verdict import EXIT_CODES, Verdict, run_verdict
+
+LISTED_PACKAGES = ("numpy", "scipy", "statsmodels", "torch", "transformers", "safetensors")
+
+
+def case_model(result: CaseResult) -> CaseModel:
+    """One judged case."""
+    case = result.case
+    return CaseModel(
+        id=case.id,
+        engine=case.engine,
+        probe=case.probe,
+        decoding=str(case.decoding),
+        workload=str(case.workload) if case.workload else "",
+        verdict=result.verdict.verdict,
+        why=result.verdict.why,
+        ruled_out=list(result.verdict.ruled_out),
+        speculation=SpeculationModel(**asdict(result.speculation)),
+        arms=[ArmModel(**asdict(arm)) for arm in result.arms],
+        findings=[FindingModel(**asdict(f)) for f in result.findings],
+        bars=[BarsModel(**asdict(b)) for b in result.bars],
+        pit=[PitModel(**asdict(h)) for h in result.pit],
+        error=result.error,
+    )
+
+
+def build_report(
+    plan: RunPlan,
+    cases: Sequence[CaseModel],
+    *,
+    seconds: float,
+    jobs: int,
+    command: Sequence[str],
+) -> Report:
+    """Assemble the report of a run.
+
+    Parameters
+    ----------
+    plan : RunPlan
+        What was fixed before sampling.
+    cases : sequence of CaseModel
+        Judged cases.
+    seconds : float
+        Wall time of the run.
+    jobs : int
+        Worker processes.
+    command : sequence of str
+        The command line.
+    """
+    verdict = run_verdict(c.verdict for c in cases)
+    planned = {c.id: c for c in plan.cases}
+    shown = [planned[c.id] for c in cases]
+    return Report(
+        tool_version=__version__,
+        created=datetime.now(UTC),
+        seconds=seconds,
+        command=list(command),
+        verdict=verdict,
+        exit_code=EXIT_CODES[verdict],
+        why=run_sentence(cases),
+        settings=SettingsModel(
+            profile=plan.profile.name,
+            alpha=plan.alpha,
+            power=plan.profile.power,
+            delta=plan.profile.delta,
+            tests=plan.test_count,
+            seed=plan.seed,
+            jobs=jobs,
+        ),
+        environment=environment(),
+        engines=[_engine(c) for c in {c.engine: c for c in shown}.values()],
+        probes=[_probe(load_probe(name)) for name in dict.fromkeys(c.probe for c in shown)],
+        cases=_with_holm(cases, plan.test_count),
+    )
+
+
+def run_sentence(cases: Sequence[CaseModel]) -> str:
+    """The run in one sentence."""
+    count = {v: sum(c.verdict is v for c in cases) for v in Verdict}
+    judged = len(cases) - count[Verdict.NOT_SUPPORTED]
+    if judged == 0:
+        return "No configuration was judged, so nothing can be said."
+    words = {
+        Verdict.NOT_EXACT: "{n} of {of} configurations depart from the target's distribution",
+        Verdict.ERROR: "{n} of {of} ended in an error",
+        Verdict.INCONCLUSIVE: "{n} of {of} are inconclusive",
+        Verdict.EXACT: "{n} of {of} passed every test",
+        Verdict.NOT_SUPPORTED: "{n} more are not supported",
+    }
+    parts = [words[v].format(n=count[v], of=judged) for v in words if count[v]]
+    return "; ".join(parts) + "."
+
+
+def environment() -> dict[str, str]:
+    """What the run ran on."""
+    found = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processors": str(os.cpu_count()),
+    }
+    for name in LISTED_PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def _engine(case: Case) -> EngineModel:
+    dialect = case.capabilities.dialect
+    return EngineModel(
+        name=case.engine,
+        card_name=case.card.name,
+        version=case.card.version,
+        method=case.card.method,
+        homepage=case.card.homepage,
+        rule=case.card.rule,
+        dialect=(
+            f"{' then '.join(dialect.order)}; token crossing top_p: {dialect.top_p_crossing}; "
+            f"top_k ties: {dialect.top_k_ties}"
+        ),
+    )
+
+
+def _probe(probe: Probe) -> ProbeModel:
+    return ProbeModel(
+        name=probe.recipe.name,
+        vocab_size=probe.recipe.vocab_size,
+        entropy_nats=probe.mean_entropy,
+        draft_tv=probe.mean_draft_tv,
+        float_noise=probe.float_noise,
+        sha256=probe.checksums(),
+    )
+
+
+def _with_holm(cases: Sequence[CaseModel], tests: int) -> list[CaseModel]:
+    """Holm-adjust over the whole run; planned tests that could not be judged still count."""
+    p_values = [f.p_value for c in cases for f in c.findings if f.p_value is not None]
+    padded = p_values + [1.0] * max(0, tests - len(p_values))
+    adjusted = iter(multipletests(padded, method="holm")[1].tolist() if padded else [])
+    return [
+        c.model_copy(
+            update={
+                "findings": [
+                    f
+                    if f.p_value is None
+                    else f.model_copy(update={"adjusted_p": min(next(adjusted), 1.0)})
+                    for f in c.findings
+                ]
+            }
+        )
+        for c in cases
+    ]

@@ -1,0 +1,122 @@
+"""The report as JUnit XML, which every CI system reads.
+
+A gate must not turn green on what was not shown: INCONCLUSIVE is a failure, and a run in which
+nothing was judged gets a failing test case of its own.
+"""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+from conformance.reports.model import CaseModel, FindingModel, Report
+from conformance.reports.text import excerpt, one_line, p_text
+from conformance.reports.wording import strongest_first
+from conformance.verdict import Verdict
+
+# verdict -> element and type attribute; EXACT has none
+_OUTCOMES = {
+    Verdict.NOT_EXACT: ("failure", "not-exact"),
+    Verdict.INCONCLUSIVE: ("failure", "inconclusive"),
+    Verdict.ERROR: ("error", "error"),
+    Verdict.NOT_SUPPORTED: ("skipped", ""),
+}
+_COUNTERS = {"failure": "failures", "error": "errors", "skipped": "skipped"}
+_ERROR_LIMIT = 20_000
+
+
+def render_junit(report: Report) -> str:
+    """Render a report as JUnit XML: a test suite per engine, a test case per case.
+
+    Parameters
+    ----------
+    report : Report
+        What to render.
+
+    Returns
+    -------
+    str
+        An XML document, declaration included.
+    """
+    root = ET.Element("testsuites", name="specdec-conformance")
+    for engine in dict.fromkeys(case.engine for case in report.cases):
+        cases = [case for case in report.cases if case.engine == engine]
+        suite = _suite(root, report, one_line(engine, 200))
+        for case in cases:
+            _case(suite, case)
+    shown_red = root.find(".//failure") is not None or root.find(".//error") is not None
+    if report.verdict is not Verdict.EXACT and not shown_red:
+        _run_case(root, report)
+    for suite in root:
+        _count(suite, suite)
+    _count(root, root)
+    ET.indent(root)
+    body = ET.tostring(root, encoding="unicode")
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{body}\n'
+
+
+def _suite(root: ET.Element, report: Report, name: str) -> ET.Element:
+    suite = ET.SubElement(root, "testsuite", name=name)
+    suite.set("timestamp", report.created.isoformat(timespec="seconds"))
+    properties = ET.SubElement(suite, "properties")
+    settings = report.settings
+    for key, value in (
+        ("verdict", report.verdict.value),
+        ("tool_version", report.tool_version),
+        ("profile", settings.profile),
+        ("alpha", f"{settings.alpha:g}"),
+        ("seed", str(settings.seed)),
+    ):
+        ET.SubElement(properties, "property", name=key, value=one_line(value, 200))
+    return suite
+
+
+def _case(suite: ET.Element, case: CaseModel) -> None:
+    place = " / ".join(part for part in (case.probe, case.workload) if part)
+    element = ET.SubElement(
+        suite,
+        "testcase",
+        classname=one_line(case.engine, 200),
+        name=one_line(f"{case.decoding} [{place}]", 400),
+        time=f"{sum(arm.seconds for arm in case.arms):.3f}",
+    )
+    why = one_line(case.why, 1000)
+    if case.verdict in _OUTCOMES:
+        tag, kind = _OUTCOMES[case.verdict]
+        outcome = ET.SubElement(element, tag, message=why)
+        if kind:
+            outcome.set("type", kind)
+        lines = [_line(f) for f in strongest_first(case.findings) if f.rejected]
+        if case.error is not None:
+            lines.append(excerpt(case.error, _ERROR_LIMIT))
+        outcome.text = "\n".join([why, *lines])
+    else:
+        lines = [f"{case.verdict.value}: {why}", *(one_line(text) for text in case.ruled_out)]
+        ET.SubElement(element, "system-out").text = "\n".join(lines)
+
+
+def _run_case(root: ET.Element, report: Report) -> None:
+    """Add the failing test case of a run that no case of its own turns red."""
+    suite = _suite(root, report, "run")
+    element = ET.SubElement(
+        suite, "testcase", classname="conformance", name="run verdict", time="0.000"
+    )
+    kind = report.verdict.value.lower().replace(" ", "-")
+    outcome = ET.SubElement(element, "failure", message=one_line(report.why, 1000), type=kind)
+    outcome.text = f"{report.verdict.value}: {one_line(report.why, 1000)}"
+
+
+def _line(finding: FindingModel) -> str:
+    p = "proof" if finding.p_value is None else f"p = {p_text(finding.p_value)}"
+    return one_line(
+        f"- {finding.test}, {finding.scope}, {finding.arm} arm, n = {finding.n:,}, {p}: "
+        f"{finding.message}",
+        1000,
+    )
+
+
+def _count(target: ET.Element, scope: ET.Element) -> None:
+    cases = scope.findall(".//testcase")
+    target.set("tests", str(len(cases)))
+    for tag, attribute in _COUNTERS.items():
+        target.set(attribute, str(len(scope.findall(f".//testcase/{tag}"))))
+    target.set("time", f"{sum(float(case.get('time', '0')) for case in cases):.3f}")

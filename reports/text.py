@@ -1,0 +1,216 @@
+"""Text for people: numbers as they are read, and untrusted strings made harmless to look at.
+
+Escaping for a format (HTML, Markdown, XML) is each renderer's own; what is done here comes before
+it and is the same for all: terminal escapes go, characters that cannot be seen or that reorder
+what is seen become visible, and nothing is longer than a reader would want.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterable
+from datetime import datetime
+from urllib.parse import urlsplit
+
+from conformance.reports.model import IntervalModel
+
+# CSI sequences (colours, cursor moves), OSC sequences (titles, links) and two-character escapes
+_ANSI = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)|\x1b[ -/]*[0-Z\\^-~]"
+)
+# Controls other than tab and newline, bidirectional overrides, zero-width characters, surrogates
+# and the two code points XML forbids
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060\u2066-\u2069"
+    "\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+_EFFECT_NAMES = {"kl_nats_per_token": "KL, nats per token", "tv": "TV", "leak": "draft leak"}
+_MINUTE = 60.0
+
+
+def _visible(match: re.Match[str]) -> str:
+    code = ord(match.group())
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def clean(text: str) -> str:
+    r"""Drop terminal escapes and make unseen characters visible; keep tabs and newlines.
+
+    Examples
+    --------
+    >>> clean("\x1b[31mred\x1b[0m and \x07")
+    'red and \\x07'
+    """
+    return _UNSEEN.sub(_visible, _ANSI.sub("", text.replace("\r\n", "\n").replace("\r", "\n")))
+
+
+def one_line(text: str, limit: int = 600) -> str:
+    r"""Clean, join lines with spaces, and cut what is too long.
+
+    Examples
+    --------
+    >>> one_line("two\nlines", 6)
+    'two l…'
+    """
+    # the first cut bounds the work; cleaning can only lengthen what it keeps
+    joined = " ".join(clean(text[: 4 * limit]).split())
+    if len(joined) <= limit and len(text) <= 4 * limit:
+        return joined
+    return joined[: limit - 1] + "…"
+
+
+def excerpt(text: str, limit: int) -> str:
+    """Clean a long output and keep its two ends, where the cause usually is.
+
+    Examples
+    --------
+    >>> excerpt("a" * 50 + "b" * 50, 20).splitlines()
+    ['aaaaaaaaaa', '… 80 characters left out …', 'bbbbbbbbbb']
+    """
+    if len(text) <= limit:
+        return clean(text)
+    half = limit // 2
+    left_out = f"\n… {len(text) - 2 * half:,} characters left out …\n"
+    return clean(text[:half]) + left_out + clean(text[-half:])
+
+
+def count(value: int) -> str:
+    """Write a count with thousands separators.
+
+    Examples
+    --------
+    >>> count(36864)
+    '36,864'
+    """
+    return f"{value:,}"
+
+
+def counted(value: int, noun: str) -> str:
+    """Write a count and its noun in the right number.
+
+    Examples
+    --------
+    >>> counted(1, "answer"), counted(2304, "answer")
+    ('1 answer', '2,304 answers')
+    """
+    return f"{value:,} {noun}" if value == 1 else f"{value:,} {noun}s"
+
+
+def number(value: float | None) -> str:
+    """Write a measured number with three significant digits; a dash where there is none.
+
+    Examples
+    --------
+    >>> number(0.123456), number(12345.6), number(None)
+    ('0.123', '12,346', '–')
+    """
+    if value is None:
+        return "–"
+    if 1000 <= abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def p_text(value: float | None) -> str:
+    """Write a probability as people quote it: ``3e-12``, ``0.41``.
+
+    Examples
+    --------
+    >>> p_text(3.21e-12), p_text(0.4123), p_text(0.0), p_text(None)
+    ('3.2e-12', '0.41', '< 1e-300', '–')
+    """
+    if value is None:
+        return "–"
+    # a p-value is never zero; one that is has left the range of float64
+    return f"{value:.2g}" if value >= 1e-300 else "< 1e-300"
+
+
+def odds(alpha: float) -> str:
+    """Write a small probability as odds.
+
+    Examples
+    --------
+    >>> odds(1e-6)
+    '1 in 1,000,000'
+    """
+    return f"1 in {1 / alpha:,.0f}" if 1e-15 <= alpha <= 0.5 else f"{alpha:.2g}"
+
+
+def percent(value: float) -> str:
+    """Write a proportion as a percentage.
+
+    Examples
+    --------
+    >>> percent(0.95), percent(0.999)
+    ('95%', '99.9%')
+    """
+    return f"{100 * value:.4g}%"
+
+
+def rate(part: int, whole: int) -> str:
+    """Write ``part / whole`` as a percentage, or a dash where there is no whole."""
+    return percent(round(part / whole, 3)) if whole > 0 else "–"
+
+
+def duration(seconds: float) -> str:
+    """Write a duration.
+
+    Examples
+    --------
+    >>> duration(3.21), duration(75), duration(7260)
+    ('3.2 s', '1 min 15 s', '2 h 1 min')
+    """
+    if seconds < _MINUTE:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def moment(created: datetime) -> str:
+    """Write a point in time to the minute, with its offset."""
+    return created.isoformat(sep=" ", timespec="minutes").replace("+00:00", " UTC")
+
+
+def effect_name(key: str) -> str:
+    """Name an effect size for a reader."""
+    return _EFFECT_NAMES.get(key, one_line(key, 60))
+
+
+def interval(value: IntervalModel) -> str:
+    """Write an estimate with its interval.
+
+    Examples
+    --------
+    >>> interval(IntervalModel(estimate=0.12, low=0.1, high=0.14, confidence=0.95))
+    '0.12 (95%: 0.1 to 0.14)'
+    """
+    return (
+        f"{number(value.estimate)} ({percent(value.confidence)}: "
+        f"{number(value.low)} to {number(value.high)})"
+    )
+
+
+def command_line(words: Iterable[str]) -> str:
+    """Write a command so that a shell reads it back."""
+    return one_line(shlex.join(words), 2000)
+
+
+def web_address(url: str) -> str | None:
+    """Return the address if it is plain http or https, else None: it may become a link.
+
+    Examples
+    --------
+    >>> web_address("https://example.org/engine")
+    'https://example.org/engine'
+    >>> web_address("javascript:alert(1)") is None
+    True
+    """
+    if len(url) > 500 or url != clean(url) or any(c.isspace() for c in url):
+        return None
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return None
+    return url if parts.scheme in ("http", "https") and parts.netloc else None
