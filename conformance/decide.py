@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from conformance.diagnosis import diagnose
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, NotSupportedError
 from conformance.evidence import Evidence, speculation_seen
 from conformance.gather import Gathered
 from conformance.judge import ArmJudge, compare_arms
@@ -54,7 +54,8 @@ def _decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
     if "control" in judges:
         findings.append(compare_arms(judges["speculative"], judges["control"], gathered.arms))
     seen = speculation_seen(gathered.arms["speculative"])
-    verdict = verdict_of(plan, case, findings, seen)
+    outside = bool(judges["speculative"].sample.outside)
+    verdict = verdict_of(plan, case, findings, seen, outside)
     if verdict.verdict is Verdict.NOT_EXACT:
         cause = diagnose(judges["speculative"], gathered.arms["speculative"])
         parts = (size_of(findings), cause, verdict.why)
@@ -74,9 +75,14 @@ def _decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
 def _failed(case: Case, gathered: Gathered) -> CaseResult:
     error = gathered.error
     assert error is not None
-    refused = type(error).__name__ == "NotSupportedError"
-    verdict = Verdict.NOT_SUPPORTED if refused else Verdict.ERROR
-    why = f"the engine refused the configuration: {error}" if refused else _sentence(error)
+    answered = sum(len(e.tokens) for e in gathered.arms.values())
+    if not isinstance(error, NotSupportedError):
+        verdict, why = Verdict.ERROR, _sentence(error)
+    elif answered == 0:
+        verdict, why = Verdict.NOT_SUPPORTED, f"the engine refused the configuration: {error}"
+    else:  # who may pick the requests to refuse may pick those that would show the fault
+        verdict = Verdict.ERROR
+        why = f"the engine refused some requests after answering {answered:,} of the case: {error}"
     arms = tuple(
         ArmFacts(arm, len(e.tokens), e.planned, int(e.tokens.size), 0, e.seconds, e.sha256)
         for arm, e in gathered.arms.items()
@@ -93,19 +99,24 @@ def _sentence(error: ConformanceError) -> str:
 
 
 def verdict_of(
-    plan: RunPlan, case: Case, findings: list[Finding], seen: Speculation
+    plan: RunPlan,
+    case: Case,
+    findings: list[Finding],
+    seen: Speculation,
+    outside: bool = False,
 ) -> CaseVerdict:
     """Apply the rules, in this order.
 
     A rejection in the speculative arm alone is NOT EXACT. If plain sampling departs from the law
-    too, the declared dialect is wrong and the two arms are compared with each other instead.
+    too, the declared dialect is wrong and the two arms are compared with each other instead; but
+    no dialect explains ids `outside` the vocabulary in the speculative arm.
     Without a rejection, EXACT still needs speculation to have been seen and the certificate to
     reach what the profile states.
     """
     spec = [f for f in findings if f.arm == "speculative" and f.rejected]
     control = [f for f in findings if f.arm == "control" and f.rejected]
     apart = [f for f in findings if f.arm == "both" and f.rejected]
-    if spec and not control:
+    if spec and (outside or not control):
         alone = (
             ""
             if "control" in case.arms

@@ -70,7 +70,7 @@ class Decoding:
         if self.temperature == 0:
             raise InvalidDecodingError("temperature = 0 is greedy decoding: write 'greedy'")
         if self.top_k is not None and (
-            isinstance(self.top_k, bool) or self.top_k != int(self.top_k) or self.top_k < 1
+            isinstance(self.top_k, bool) or self.top_k % 1 != 0 or self.top_k < 1
         ):
             raise InvalidDecodingError(
                 f"top_k must be a whole number >= 1, not {self.top_k!r}; leave it out to keep all"
@@ -116,9 +116,9 @@ class Decoding:
     def __str__(self) -> str:
         if self.greedy:
             return "greedy"
-        parts = [f"temperature={self.temperature:g}"]
+        parts = [f"temperature={_shortest(self.temperature)}"]
         parts += [
-            f"{name}={value:g}"
+            f"{name}={_shortest(value)}"
             for name in ("top_k", "top_p", "min_p")
             if (value := getattr(self, name)) is not None
         ]
@@ -128,6 +128,11 @@ class Decoding:
     def truncates(self) -> bool:
         """Whether a filter can set a token's probability to zero."""
         return not self.greedy and any(f is not None for f in (self.top_k, self.top_p, self.min_p))
+
+
+def _shortest(value: float) -> str:
+    """The shortest text that reads back as the same number; whole numbers without a point."""
+    return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
 
 
 @dataclass(frozen=True, slots=True)

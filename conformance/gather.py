@@ -202,11 +202,17 @@ class _Gathering:
 
 
 def _reuse(plan: RunPlan, case: Case, arm: str, path: Path) -> Evidence:
+    assert case.workload is not None
     evidence = load_evidence(path)
-    if not np.array_equal(evidence.seeds, arm_seeds(plan, case, arm)):
-        raise EvidenceError(
-            f"{path} was gathered under another plan (its seeds differ); use another folder"
-        )
+    for what, found, planned in (
+        ("seeds", evidence.seeds, arm_seeds(plan, case, arm)),
+        ("prompts", evidence.prompt, case.workload.prompt_of),
+        ("tokens", np.array(evidence.tokens.shape[1]), np.array(case.workload.new_tokens)),
+    ):
+        if not np.array_equal(found, planned):
+            raise EvidenceError(
+                f"{path} was gathered under another plan (its {what} differ); use another folder"
+            )
     return evidence
 
 

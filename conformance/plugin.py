@@ -69,13 +69,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the folder that this session, with all its xdist workers, shares."""
     config.addinivalue_line("markers", "conformance: a question put to an engine by the suites")
-    if not config.getoption("engine") or os.environ.get("PYTEST_XDIST_WORKER"):
+    if not _is_controller(config):
         return
     config.stash[_BEGIN] = time.perf_counter()
     out = config.getoption("conformance_out")
     folder = Path(out).resolve() if out else Path(tempfile.mkdtemp(prefix="conformance-"))
     os.environ[SESSION_VARIABLE] = str(folder)  # xdist workers inherit it
-    _store(config).clear()
+    from conformance.errors import ConformanceError  # noqa: PLC0415
+
+    try:
+        _store(config).clear()
+        _ = _store(config).plan  # what cannot be planned is said once, before anything is collected
+    except ConformanceError as exc:
+        raise pytest.UsageError(_one_line(str(exc))) from exc
 
 
 def _store(config: pytest.Config) -> Store:
@@ -115,7 +121,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     try:
         cases = [c for c in _store(config).plan.cases if applies(c)]
     except ConformanceError as exc:
-        raise pytest.UsageError(str(exc)) from exc
+        raise pytest.UsageError(_one_line(str(exc))) from exc
     # the group keeps a case's tests on one xdist worker under --dist loadgroup; correctness does
     # not depend on it
     params = [
@@ -132,9 +138,9 @@ def judged_case(request: pytest.FixtureRequest) -> CaseModel:
     """A judged case; gathered now if no test of this session has asked for it yet."""
     case = _store(request.config).judged(request.param)
     if case.verdict.value == "NOT SUPPORTED":
-        pytest.skip(case.why)
+        pytest.skip(_one_line(case.why))
     if case.verdict.value == "ERROR":
-        pytest.fail(f"ERROR: {case.why}", pytrace=False)
+        pytest.fail(f"ERROR: {_one_line(case.why)}", pytrace=False)
     return case
 
 
@@ -193,7 +199,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def _is_controller(config: pytest.Config) -> bool:
-    return bool(config.getoption("engine")) and not os.environ.get("PYTEST_XDIST_WORKER")
+    # not by xdist's environment variable, which a session started from inside a worker inherits
+    return bool(config.getoption("engine")) and not hasattr(config, "workerinput")
 
 
 def _one_line(text: str) -> str:

@@ -91,6 +91,9 @@ RECIPES: dict[str, Recipe] = {
         Recipe("mid", 0.25),
         Recipe("far", 0.6),
         Recipe("other-vocabulary", 0.25, draft_vocab="other"),
+        # few tokens, so that a guess at the next ones is often right: n-gram lookup then has blocks
+        # of several accepted tokens, which it has not at random text in a larger vocabulary
+        Recipe("small", 0.25, vocab_size=6, entropy=1.2),
         # accepted .3 + .4, rejected .3, final .3 / .7: the smallest example of the algorithm
         Recipe(
             "worked-example", 0.3, vocab_size=2, entropy=0.611, constant=((0.3, 0.7), (0.6, 0.4))

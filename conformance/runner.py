@@ -106,12 +106,14 @@ def prepare(settings: Settings) -> RunPlan:
 
 
 def _questions(settings: Settings, capabilities: Capabilities) -> Iterator[tuple[str, Decoding]]:
-    """The (probe, decoding) pairs put to an engine: the worked example first, where its draft can
-    be given, then every decoding on the probe its method needs.
+    """The (probe, decoding) pairs put to an engine: every decoding on the probe its method needs,
+    and before them the worked example where the draft can be given, or a small vocabulary where
+    drafts come from lookup.
     """
-    everything = settings.decodings is DEFAULT_DECODINGS and settings.probe is None
-    if everything and capabilities.draft == "model":
-        yield "worked-example", Decoding()
+    if settings.decodings is DEFAULT_DECODINGS and settings.probe is None:
+        extra = {"model": "worked-example", "lookup": "small"}.get(capabilities.draft)
+        if extra:
+            yield extra, Decoding()
     for decoding in settings.decodings:
         yield probe_for(capabilities, settings.probe), decoding
 

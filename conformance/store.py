@@ -18,7 +18,9 @@ from filelock import FileLock
 from conformance.plan import Case, RunPlan
 from conformance.reports.build import case_model
 from conformance.reports.model import CaseModel
+from conformance.result import CaseResult
 from conformance.runner import Settings, judge_cases, prepare
+from conformance.verdict import CaseVerdict, Verdict
 
 QUESTIONS: dict[str, Callable[[Case], bool]] = {
     "worked-example": lambda c: c.probe == "worked-example",
@@ -65,6 +67,8 @@ class Store:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
             if not path.exists():
+                # if judging does not end, the case must not be forgotten with it
+                self._asked(case).touch()
                 (result,) = judge_cases(
                     self.plan, self.folder, [case], timeout=self.settings.timeout
                 )
@@ -74,12 +78,22 @@ class Store:
         return self._read(path)
 
     def all_judged(self) -> list[CaseModel]:
-        """Every case that some test asked for, in the plan's order."""
-        paths = [self._path(c) for c in self.plan.cases]
-        return [self._read(p) for p in paths if p.exists()]
+        """Every case that some test asked for, in the plan's order.
+
+        One that was asked for and has no result is an ERROR: nothing passes by being lost.
+        """
+        lost = CaseVerdict(Verdict.ERROR, "the case was asked for but judging it did not end")
+        return [
+            self._read(self._path(c)) if self._path(c).exists() else case_model(CaseResult(c, lost))
+            for c in self.plan.cases
+            if self._path(c).exists() or self._asked(c).exists()
+        ]
 
     def _path(self, case: Case) -> Path:
         return self.folder / "judged" / f"{case.slug}.json"
+
+    def _asked(self, case: Case) -> Path:
+        return self._path(case).with_suffix(".asked")
 
     @staticmethod
     def _read(path: Path) -> CaseModel:

@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
+import threading
+import time
 import traceback
 from typing import IO, Any
 
-from conformance import wire
+from conformance import errors, wire
 from conformance.contract import Engine
 from conformance.errors import ConformanceError
 from conformance.resolve import resolve
+
+SECONDS_TO_END = 4.0  # for the engine's `close`, once there are no more questions
 
 
 class _Worker:
@@ -54,23 +59,50 @@ class _Worker:
 def main() -> None:
     """Serve until standard input ends."""
     sys.path.append(os.getcwd())  # finds 'my_module:MyEngine' beside the user, hides nothing
+    # the engine, and whatever it starts, gets an empty standard input and standard error for
+    # output, so that neither a question nor an answer can be touched by mistake
+    questions = os.fdopen(os.dup(0), encoding="utf-8")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.dup2(2, 1)
+    waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(questions, waiting), daemon=True).start()
     worker = _Worker()
-    for line in sys.stdin:
+    while (line := waiting.get()) is not None:
         try:
             _say(answers, worker.answer(json.loads(line)))
         except Exception as exc:  # whatever an engine raises is its answer
-            known = isinstance(exc, ConformanceError)
             _say(
                 answers,
                 {
-                    "error": type(exc).__name__ if known else "EngineFailure",
-                    "message": str(exc) if known else f"{type(exc).__name__}: {exc}",
+                    "error": _kind(exc),
+                    "message": str(exc)
+                    if isinstance(exc, ConformanceError)
+                    else f"{type(exc).__name__}: {exc}",
                     "traceback": traceback.format_exc(),
                 },
             )
     worker.close()
+
+
+def _listen(questions: IO[str], waiting: queue.SimpleQueue[str | None]) -> None:
+    """Hand questions over; when there are no more, see to it that the process ends.
+
+    Their end may also mean that the parent is gone, and then nobody is left to stop an engine
+    that hangs.
+    """
+    for line in questions:
+        waiting.put(line)
+    waiting.put(None)
+    time.sleep(SECONDS_TO_END)
+    os._exit(1)
+
+
+def _kind(exc: Exception) -> str:
+    """The nearest of our own classes: a vendor may well derive its refusal from ours."""
+    return next((k.__name__ for k in type(exc).__mro__ if k.__module__ == errors.__name__), "")
 
 
 def _say(out: IO[str], message: dict[str, Any]) -> None:

@@ -19,17 +19,9 @@ def explain_command(target: str, draft: str, tokens: str | None) -> None:
 
     names = [n.strip() for n in tokens.split(",")] if tokens else None
     e = explain(parse_law(target), parse_law(draft), names)
-    table = Table(caption=None)
+    table = Table()
     table.add_column("token")
-    for heading in (
-        "draft q",
-        "target p",
-        "accept\nmin(1, p/q)",
-        "accepted\nq x accept",
-        "recovered law\nmax(p-q, 0) / sum",
-        "recovered\nrejected x law",
-        "emitted\nsum",
-    ):
+    for heading in ("q", "p", "min(1, p/q)", "accepted", "recovered as", "recovered", "emitted"):
         table.add_column(heading, justify="right")
     rejected = max(e.rejected, 0.0)
     for i, name in enumerate(e.tokens):
@@ -38,7 +30,6 @@ def explain_command(target: str, draft: str, tokens: str | None) -> None:
             e.emitted[i] - e.kept[i], e.emitted[i],
         )  # fmt: skip
         table.add_row(Text(name), *(f"{abs(x):.4g}" if abs(x) > 1e-12 else "0" for x in numbers))
-    console = Console()
-    console.print(table)
+    Console().print(table)
     for line in sentences(e):
-        console.print(Text(line))
+        click.echo(line)

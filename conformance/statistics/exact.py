@@ -28,6 +28,7 @@ from scipy.special import xlogy
 from conformance.statistics.tables import Floats, Ints, Table
 
 SMALLEST_P = 1e-300  # p-values are reported no smaller: beyond it doubles have no digits left
+TIE = 1e-9  # deviances closer than this, relatively, are one deviance and a rounding error
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,13 @@ def likelihood_ratio(table: Table, rng: np.random.Generator) -> Fit:
     other = _same_deviance(observed, n, pi, below=o >= mean)
     # the far outcome of equal deviance, where it is a whole number, ties with the observed one
     near = np.rint(other)
-    tie = (np.abs(_deviance(near, n, pi) - observed) <= 1e-9 * (1 + observed)) & (near != o)
+    tie = (np.abs(_deviance(near, n, pi) - observed) <= TIE * (1 + observed)) & (near != o)
     tie &= (near >= 0) & (near <= n)
     up, down = o >= mean, o < mean
-    upper_from = np.where(up, o, np.where(tie, near, np.ceil(other)))  # outcomes > upper_from - tie
-    lower_from = np.where(down, o, np.where(tie, near, np.floor(other)))
+    # outcomes > upper_from - tie; never the observed one again, whose other side is itself where it
+    # equals the mean
+    upper_from = np.where(up, o, np.where(tie, near, np.maximum(np.ceil(other), o + 1)))
+    lower_from = np.where(down, o, np.where(tie, near, np.minimum(np.floor(other), o - 1)))
     equal = stats.binom.pmf(o, n, pi) + np.where(tie, stats.binom.pmf(near, n, pi), 0.0)
     strict_up = np.where(
         up | tie, stats.binom.sf(upper_from, n, pi), stats.binom.sf(upper_from - 1, n, pi)
@@ -118,7 +121,7 @@ def _same_deviance(wanted: Floats, n: Ints, pi: Floats, below: NDArray[np.bool_]
     """
     mean = n * pi
     near, far = mean.copy(), np.where(below, 0.0, n.astype(np.float64))
-    missing = _deviance(far, n, pi) < wanted * (1 - 1e-12)
+    missing = _deviance(far, n, pi) < wanted - TIE * (1 + wanted)
     for _ in range(60):
         middle = (near + far) / 2
         short = _deviance(middle, n, pi) < wanted

@@ -57,7 +57,7 @@ def two_sample(
 
 
 def _counts(shared: Ints, prefix: Ints, token: Ints, vocab: int) -> Ints:
+    mine = np.isin(prefix, shared)
     at = np.searchsorted(shared, prefix)
-    mine = (at < len(shared)) & (shared[np.minimum(at, max(len(shared) - 1, 0))] == prefix)
     flat = np.bincount(at[mine] * vocab + token[mine], minlength=len(shared) * vocab)
     return flat.reshape(len(shared), vocab).astype(np.int64)

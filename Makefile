@@ -1,0 +1,59 @@
+# Two commands do everything on a fresh machine:  make audit   and   make test
+PYTHON ?= python3
+VENV   ?= .venv
+JOBS   ?= 2
+OUT    ?= audit
+BIN     = $(VENV)/bin
+# torch is pinned to its CPU build; see constraints.txt
+PIP     = $(BIN)/python -m pip --disable-pip-version-check
+export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
+
+.PHONY: help setup audit test test-all lint format wheel clean
+.DEFAULT_GOAL := help
+
+help:  ## Show this help
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+# Strict editable mode links single files, so a new file needs a new install: every source file is
+# a prerequisite, and a repeated run that finds nothing new installs nothing.
+SOURCES := $(shell find conformance adapters suites reports -name '*.py' -o -name '*.j2' 2>/dev/null)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.packages: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) install --quiet 'setuptools>=77' torch
+	$(PIP) install --quiet '.[dev]'
+	$(PIP) uninstall --quiet --yes specdec-conformance
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.packages $(SOURCES)
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable . \
+	    --config-settings editable_mode=strict
+	@touch $@
+
+setup: $(VENV)/.installed  ## Create .venv with everything needed
+
+audit: setup  ## Judge transformers' assisted generation; leaves audit/report.html
+	$(BIN)/conformance run transformers transformers:prompt-lookup --jobs $(JOBS) --out $(OUT)
+
+test: setup  ## Run the tests, without the long ones
+	$(BIN)/python -P -m pytest -n $(JOBS) -m "not long"
+
+test-all: setup  ## Run every test
+	$(BIN)/python -P -m pytest -n $(JOBS)
+
+lint: setup  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: setup  ## Let ruff format and fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+wheel: setup  ## Build sdist and wheel into dist/
+	$(BIN)/python -m build --outdir dist
+
+clean:  ## Remove everything that was made here
+	rm -rf $(VENV) build dist *.egg-info $(OUT) conformance-report .pytest_cache .mypy_cache .ruff_cache
