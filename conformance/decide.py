@@ -107,7 +107,8 @@ def verdict_of(
 ) -> CaseVerdict:
     """Apply the rules, in this order.
 
-    A rejection in the speculative arm alone is NOT EXACT. If plain sampling departs from the law
+    A rejection in the speculative arm alone is NOT EXACT, and so is a difference between the arms
+    that only their comparison shows. If plain sampling departs from the law
     too, the declared dialect is wrong and the two arms are compared with each other instead; but
     no dialect explains ids `outside` the vocabulary in the speculative arm.
     Without a rejection, EXACT still needs speculation to have been seen and the certificate to
@@ -116,6 +117,10 @@ def verdict_of(
     spec = [f for f in findings if f.arm == "speculative" and f.rejected]
     control = [f for f in findings if f.arm == "control" and f.rejected]
     apart = [f for f in findings if f.arm == "both" and f.rejected]
+    if apart and not (spec or control):
+        return CaseVerdict(
+            Verdict.NOT_EXACT, f"Each arm by itself agrees with the law, but {apart[0].message}."
+        )
     if spec and (outside or not control):
         alone = (
             ""

@@ -223,7 +223,7 @@ def _named_error(answer: wire.Json) -> ConformanceError:
     kind = getattr(errors, str(answer["error"]), None)
     if not (isinstance(kind, type) and issubclass(kind, ConformanceError)):
         kind = EngineFailure
-    message = wire.plain_text(answer.get("message"), LONGEST_MESSAGE)
+    message = wire.plain_text(answer.get("message"), LONGEST_MESSAGE) or "no reason was given"
     detail = wire.plain_text(answer.get("traceback"), 10 * LONGEST_MESSAGE)
     return _with_detail(kind(message), detail)
 

@@ -157,18 +157,28 @@ def _completion(answer: object, request: Request, i: int) -> Json:
             "token exists"
         )
     rounds = None
-    if answer.rounds is not None and request.speculate:
+    if answer.rounds is not None and not request.speculate:
+        if any(any(pair[:1]) for pair in _pairs(answer.rounds, i, wanted)):
+            raise BadAnswerError(
+                f"answer {i} of the control arm reports drafted tokens: the engine speculated "
+                "although Request.speculate is False"
+            )
+    elif answer.rounds is not None:
         rounds = _rounds(answer.rounds, i, wanted)
     return {"tokens": tokens, "rounds": rounds}
 
 
-def _rounds(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list[int]]:
-    """What the engine says of its blocks, which has to account for its tokens."""
+def _pairs(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list[int]]:
     try:
         pairs = list(itertools.islice(answered, wanted + 1))
     except TypeError as exc:
         raise BadAnswerError(f"rounds of answer {i} must be pairs: {exc}") from exc
-    rounds = [_integers(pair, f"rounds of answer {i}", 3) for pair in pairs]
+    return [_integers(pair, f"rounds of answer {i}", 3) for pair in pairs]
+
+
+def _rounds(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list[int]]:
+    """What the engine says of its blocks, which has to account for its tokens."""
+    rounds = _pairs(answered, i, wanted)
     for pair in rounds:
         if len(pair) != 2 or not 0 <= pair[1] <= pair[0] <= MOST_DRAFTED:
             raise BadAnswerError(

@@ -24,7 +24,8 @@ CLIP = 8.0  # q/p above this adds little information and much skewness
 class Leak:
     """Estimate of eps with a standard error, and the test of eps = 0.
 
-    ``information`` is the inverse squared standard error; ``z`` the standardised score.
+    The standard error is that of the mixture estimated; ``information``, for planning, and the
+    standardised score ``z`` are those of eps = 0.
     """
 
     eps: float
@@ -52,15 +53,20 @@ def leak(prefix: Ints, token: Ints, law: Floats, draft: Floats) -> Leak | None:
     """
     score = bounded_score(law, draft)
     times = np.bincount(prefix, minlength=len(law))
-    variance = float(times @ (law * score**2).sum(axis=1))
+    square, draft_square = ((m * score**2).sum(axis=1) for m in (law, draft))
+    variance = float(times @ square)
     # what a full unit of eps would add to the sum: E_q - E_p of the score
-    slope = float(times @ ((draft - law) * score).sum(axis=1))
+    gain = ((draft - law) * score).sum(axis=1)
+    slope = float(times @ gain)
     if variance <= 1e-12 * max(len(token), 1) or slope <= 0:
         return None
     total = float(score[prefix, token].sum())
+    eps = total / slope
+    share = min(max(eps, 0.0), 1.0)
+    spread = times @ ((1 - share) * square + share * draft_square - (share * gain) ** 2)
     return Leak(
-        eps=total / slope,
-        se=float(np.sqrt(variance)) / slope,
+        eps=eps,
+        se=float(np.sqrt(max(spread, 0.0))) / slope,
         z=total / float(np.sqrt(variance)),
         p_value=_saddlepoint(total, times, law, score),
         information=slope**2 / variance,
