@@ -114,13 +114,17 @@ def verdict_of(
     Without a rejection, EXACT still needs speculation to have been seen and the certificate to
     reach what the profile states.
     """
-    spec = [f for f in findings if f.arm == "speculative" and f.rejected]
-    control = [f for f in findings if f.arm == "control" and f.rejected]
-    apart = [f for f in findings if f.arm == "both" and f.rejected]
-    if apart and not (spec or control):
-        return CaseVerdict(
-            Verdict.NOT_EXACT, f"Each arm by itself agrees with the law, but {apart[0].message}."
-        )
+    rejected = [f for f in findings if f.rejected]
+    if rejected:
+        return _departed(case, rejected, outside)
+    return _not_rejected(plan, case, findings, seen)
+
+
+def _departed(case: Case, rejected: list[Finding], outside: bool) -> CaseVerdict:
+    """Something rejected: is it the speculation, or the law it was held to?"""
+    spec = [f for f in rejected if f.arm == "speculative"]
+    control = [f for f in rejected if f.arm == "control"]
+    apart = [f for f in rejected if f.arm == "both"]
     if spec and (outside or not control):
         alone = (
             ""
@@ -128,17 +132,26 @@ def verdict_of(
             else " Without a control arm, a wrongly declared dialect cannot be told apart."
         )
         return CaseVerdict(Verdict.NOT_EXACT, _strongest(spec) + alone)
-    if control:
-        mismatch = (
-            "Law mismatch: plain sampling, without speculation, departs from the law in the "
-            f"declared dialect ({_strongest(control)})"
-        )
-        if apart:
-            return CaseVerdict(Verdict.NOT_EXACT, f"{apart[0].message}. Besides: {mismatch}")
+    if not control:
         return CaseVerdict(
-            Verdict.INCONCLUSIVE,
-            f"{mismatch}. The two arms were not seen to differ. Correct the adapter's dialect.",
+            Verdict.NOT_EXACT, f"Each arm by itself agrees with the law, but {apart[0].message}."
         )
+    mismatch = (
+        "Law mismatch: plain sampling, without speculation, departs from the law in the "
+        f"declared dialect ({_strongest(control)})"
+    )
+    if apart:
+        return CaseVerdict(Verdict.NOT_EXACT, f"{apart[0].message}. Besides: {mismatch}")
+    return CaseVerdict(
+        Verdict.INCONCLUSIVE,
+        f"{mismatch}. The two arms were not seen to differ. Correct the adapter's dialect.",
+    )
+
+
+def _not_rejected(
+    plan: RunPlan, case: Case, findings: list[Finding], seen: Speculation
+) -> CaseVerdict:
+    """Nothing rejected: was there enough to see?"""
     if not seen.reported:
         return CaseVerdict(
             Verdict.INCONCLUSIVE,

@@ -13,7 +13,8 @@ import numpy as np
 from conformance.contract import Draft
 from conformance.decoding import Decoding, Dialect
 from conformance.law import Bools, Floats, Laws, law_at, warp
-from conformance.probes import MISSING, OWN, Probe
+from conformance.probes import Probe
+from conformance.recipes import MISSING, OWN
 from conformance.tinylm import TinyLlama, Tokens
 
 ROWS_AT_ONCE = 1024

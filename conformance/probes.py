@@ -1,9 +1,7 @@
 """Probes: tiny target and draft pairs whose laws we know exactly.
 
-A probe is made on first use, in a cache folder, from a recipe: random Llama weights that depend
-strongly on every earlier token, an output layer scaled to a wanted mean entropy, and a draft that
-is the target plus weight noise, scaled to a wanted mean total variation between the two. The
-folders have the Hugging Face layout, so that engines load them as they load any model.
+A probe is made from its recipe on first use, in a cache folder, and checked to depend on its whole
+prefix. It carries what judging needs: both models in float64, and the rounding noise of float32.
 """
 
 from __future__ import annotations
@@ -14,18 +12,15 @@ import os
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import platformdirs
 from filelock import FileLock
-from numpy.typing import NDArray
-from safetensors.numpy import save_file
 
 from conformance.contract import ModelPair
 from conformance.errors import ProbeError
-from conformance.law import Floats, softmax
-from conformance.tinylm import Shape, TinyLlama, Tokens
+from conformance.recipes import RECIPES, Recipe, make, mean_entropy, mean_tv, random_tokens
+from conformance.tinylm import TinyLlama
 
 RECIPE_VERSION = 1  # part of the cache key: raise it whenever the recipe makes other weights
 CACHE_VARIABLE = "CONFORMANCE_CACHE"
@@ -35,73 +30,6 @@ CACHE_VARIABLE = "CONFORMANCE_CACHE"
 NOISE_SAFETY = 16.0
 MIN_PREFIX_TV = 0.05
 DEPENDENCE_LAG = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that decides a probe's weights.
-
-    Parameters
-    ----------
-    name : str
-        ``"near"``, ``"mid"`` ...
-    draft_tv : float
-        Mean total variation between the target's and the draft's law at temperature 1; 0 copies
-        the target (a twin).
-    seed : int
-        Of every random number in the probe.
-    vocab_size : int
-        The target's vocabulary.
-    entropy : float
-        Mean entropy of the target's law at temperature 1, in nats.
-    draft_vocab : {'same', 'other'}
-        ``'other'`` gives the draft a larger vocabulary of its own that shares only some tokens.
-    constant : tuple of two tuples of float, or None
-        ``(p, q)``: target and draft whose laws are these at every prefix, for a worked example.
-    """
-
-    name: str
-    draft_tv: float
-    seed: int = 20_260
-    vocab_size: int = 32
-    hidden: int = 64
-    intermediate: int = 128
-    layers: int = 2
-    heads: int = 4
-    kv_heads: int = 2
-    context: int = 512
-    init: float = 0.3
-    entropy: float = 2.0
-    draft_vocab: Literal["same", "other"] = "same"
-    constant: tuple[tuple[float, ...], tuple[float, ...]] | None = None
-
-    def shape(self, vocab_size: int) -> Shape:
-        """The forward pass's sizes for a model of this vocabulary."""
-        return Shape(
-            vocab_size, self.hidden, self.intermediate, self.layers, self.heads, self.kv_heads,
-            self.context,
-        )  # fmt: skip
-
-
-RECIPES: dict[str, Recipe] = {
-    r.name: r
-    for r in (
-        Recipe("twin", 0.0),
-        Recipe("near", 0.05),
-        Recipe("mid", 0.25),
-        Recipe("far", 0.6),
-        Recipe("other-vocabulary", 0.25, draft_vocab="other"),
-        # few tokens, so that a guess at the next ones is often right: n-gram lookup then has blocks
-        # of several accepted tokens, which it has not at random text in a larger vocabulary
-        Recipe("small", 0.25, vocab_size=6, entropy=1.2),
-        # accepted .3 + .4, rejected .3, final .3 / .7: the smallest example of the algorithm
-        Recipe(
-            "worked-example", 0.3, vocab_size=2, entropy=0.611, constant=((0.3, 0.7), (0.6, 0.4))
-        ),
-    )
-}
-# In a draft of another vocabulary: how many of the target's tokens it lacks, and has of its own.
-MISSING, OWN = 4, 12
 
 
 @dataclass(frozen=True)
@@ -132,7 +60,7 @@ class Probe:
     @cached_property
     def float_noise(self) -> float:
         """Largest difference between float32 and float64 logits over random sequences, in nats."""
-        tokens = _random_tokens(self.recipe, rows=64, length=48)
+        tokens = random_tokens(self.recipe, rows=64, length=48)
         low = TinyLlama.load(self.folder / "target", dtype=np.float32).logits(tokens)
         return float(np.abs(low.astype(np.float64) - self.target.logits(tokens)).max())
 
@@ -144,15 +72,15 @@ class Probe:
     @cached_property
     def mean_entropy(self) -> float:
         """Mean entropy of the target's law at temperature 1, in nats."""
-        return _entropy(self.target.logits(_random_tokens(self.recipe)))
+        return mean_entropy(self.target.logits(random_tokens(self.recipe)))
 
     @cached_property
     def mean_draft_tv(self) -> float | None:
         """Mean TV between target and draft at temperature 1; None if vocabularies differ."""
         if self.recipe.draft_vocab == "other":
             return None
-        tokens = _random_tokens(self.recipe)
-        return _tv(self.target.logits(tokens), self.draft.logits(tokens))
+        tokens = random_tokens(self.recipe)
+        return mean_tv(self.target.logits(tokens), self.draft.logits(tokens))
 
     def checksums(self) -> dict[str, str]:
         """SHA-256 of every file of the probe, by relative path."""
@@ -164,10 +92,10 @@ class Probe:
 
     def prefix_dependence(self, lag: int = DEPENDENCE_LAG) -> float:
         """Mean TV by which the law moves when one token, `lag` positions back, is changed."""
-        tokens = _random_tokens(self.recipe, rows=128, length=lag + 8)
+        tokens = random_tokens(self.recipe, rows=128, length=lag + 8)
         changed = tokens.copy()
         changed[:, -1 - lag] = (changed[:, -1 - lag] + 1) % self.recipe.vocab_size
-        return _tv(self.target.logits(tokens)[:, -1], self.target.logits(changed)[:, -1])
+        return mean_tv(self.target.logits(tokens)[:, -1], self.target.logits(changed)[:, -1])
 
 
 def default_cache() -> Path:
@@ -201,7 +129,7 @@ def load_probe(name: str | Recipe, cache: Path | None = None) -> Probe:
         root.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
             if not done.exists():
-                _make(recipe, folder)
+                make(recipe, folder)
                 dependence = Probe(recipe, folder).prefix_dependence()
                 if recipe.constant is None and dependence < MIN_PREFIX_TV:
                     raise ProbeError(
@@ -216,206 +144,3 @@ def load_probe(name: str | Recipe, cache: Path | None = None) -> Probe:
             f"{CACHE_VARIABLE} to a folder that can be written"
         ) from exc
     return Probe(recipe, folder)
-
-
-# --- making one -----------------------------------------------------------------------------------
-
-
-def _make(recipe: Recipe, folder: Path) -> None:
-    rng = np.random.default_rng(recipe.seed)
-    if recipe.constant is not None:
-        names = [f"w{i}" for i in range(recipe.vocab_size)]
-        for model, law in zip(("target", "draft"), recipe.constant, strict=True):
-            _write_model(recipe, folder / model, _constant_weights(recipe, law, rng), names)
-        return
-    target = _random_weights(recipe, recipe.vocab_size, rng)
-    sample = _random_tokens(recipe)
-    head = target["lm_head.weight"].copy()
-    shape = recipe.shape(recipe.vocab_size)
-
-    def entropy_at(scale: float) -> float:
-        target["lm_head.weight"] = (head * np.float32(scale)).astype(np.float32)
-        return _entropy(TinyLlama(shape, target).logits(sample))
-
-    entropy_at(_bisect(entropy_at, recipe.entropy, low=1e-3, high=10.0, increasing=False))
-    draft = _perturbed(recipe, target, sample, rng)
-    words = [f"w{i}" for i in range(recipe.vocab_size)]
-    draft_words = words
-    if recipe.draft_vocab == "other":
-        draft = _other_vocabulary(draft, rng)
-        draft_words = words[: recipe.vocab_size - MISSING] + [f"x{i}" for i in range(OWN)]
-    _write_model(recipe, folder / "target", target, words)
-    _write_model(recipe, folder / "draft", draft, draft_words)
-
-
-def _random_weights(
-    recipe: Recipe, vocab_size: int, rng: np.random.Generator
-) -> dict[str, NDArray[np.float32]]:
-    kv = recipe.kv_heads * recipe.hidden // recipe.heads
-    h, f = recipe.hidden, recipe.intermediate
-
-    def normal(*size: int) -> NDArray[np.float32]:
-        return (rng.standard_normal(size) * recipe.init).astype(np.float32)
-
-    weights = {"model.embed_tokens.weight": normal(vocab_size, h)}
-    for i in range(recipe.layers):
-        p = f"model.layers.{i}."
-        weights |= {
-            p + "self_attn.q_proj.weight": normal(h, h),
-            p + "self_attn.k_proj.weight": normal(kv, h),
-            p + "self_attn.v_proj.weight": normal(kv, h),
-            p + "self_attn.o_proj.weight": normal(h, h),
-            p + "mlp.gate_proj.weight": normal(f, h),
-            p + "mlp.up_proj.weight": normal(f, h),
-            p + "mlp.down_proj.weight": normal(h, f),
-            p + "input_layernorm.weight": np.ones(h, np.float32),
-            p + "post_attention_layernorm.weight": np.ones(h, np.float32),
-        }
-    weights["model.norm.weight"] = np.ones(h, np.float32)
-    weights["lm_head.weight"] = normal(vocab_size, h)
-    return weights
-
-
-def _constant_weights(
-    recipe: Recipe, law: tuple[float, ...], rng: np.random.Generator
-) -> dict[str, NDArray[np.float32]]:
-    """A Llama whose law is `law` at every prefix: blocks that add nothing, equal embeddings."""
-    weights = _random_weights(recipe, recipe.vocab_size, rng)
-    for name in weights:
-        if name.endswith(("o_proj.weight", "down_proj.weight")):
-            weights[name] = np.zeros_like(weights[name])
-    weights["model.embed_tokens.weight"] = np.ones_like(weights["model.embed_tokens.weight"])
-    # the final norm turns the all-ones vector into itself, so each row sums to its logit
-    logits = np.log(np.array(law))[:, None] / recipe.hidden
-    weights["lm_head.weight"] = np.repeat(logits, recipe.hidden, axis=1).astype(np.float32)
-    return weights
-
-
-def _perturbed(
-    recipe: Recipe, target: dict[str, NDArray[np.float32]], sample: Tokens, rng: np.random.Generator
-) -> dict[str, NDArray[np.float32]]:
-    """The target plus weight noise that makes the mean TV the recipe's."""
-    shape = recipe.shape(recipe.vocab_size)
-    exact = TinyLlama(shape, target).logits(sample)
-    noise = {
-        name: rng.standard_normal(w.shape).astype(np.float32) * np.float32(w.std())
-        for name, w in target.items()
-    }  # norms have no spread and stay as they are
-
-    def at(scale: float) -> dict[str, NDArray[np.float32]]:
-        return {n: (w + np.float32(scale) * noise[n]).astype(np.float32) for n, w in target.items()}
-
-    if recipe.draft_tv == 0:
-        return at(0.0)
-    return at(
-        _bisect(
-            lambda s: _tv(exact, TinyLlama(shape, at(s)).logits(sample)),
-            recipe.draft_tv,
-            low=1e-4,
-            high=30.0,
-            increasing=True,
-        )
-    )
-
-
-def _other_vocabulary(
-    draft: dict[str, NDArray[np.float32]], rng: np.random.Generator
-) -> dict[str, NDArray[np.float32]]:
-    other = dict(draft)
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        shared = draft[name][:-MISSING]
-        own = rng.standard_normal((OWN, shared.shape[1])) * shared.std()
-        other[name] = np.concatenate([shared, own.astype(np.float32)])
-    return other
-
-
-def _write_model(
-    recipe: Recipe, folder: Path, weights: dict[str, NDArray[np.float32]], words: list[str]
-) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    shape = recipe.shape(len(words))
-    config = {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "vocab_size": shape.vocab_size,
-        "hidden_size": shape.hidden,
-        "intermediate_size": shape.intermediate,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "hidden_act": "silu",
-        "max_position_embeddings": shape.context,
-        "rms_norm_eps": shape.norm_eps,
-        "rope_theta": shape.rope_theta,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "tie_word_embeddings": False,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "pad_token_id": None,
-        "torch_dtype": "float32",
-    }
-    # one word a token, split at white space: text and ids map one to one
-    tokenizer: dict[str, object] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "post_processor": None,
-        "decoder": None,
-        "model": {
-            "type": "WordLevel",
-            "vocab": {word: i for i, word in enumerate(words)},
-            "unk_token": words[-1],
-        },
-    }
-    files = {
-        "config.json": config,
-        "generation_config.json": {},
-        "tokenizer.json": tokenizer,
-        "tokenizer_config.json": {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "model_max_length": shape.context,
-            "unk_token": words[-1],
-            "clean_up_tokenization_spaces": False,
-        },
-    }
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-
-
-# --- measures -------------------------------------------------------------------------------------
-
-
-def _random_tokens(recipe: Recipe, rows: int = 64, length: int = 24) -> Tokens:
-    rng = np.random.default_rng([recipe.seed, 1])
-    return rng.integers(0, recipe.vocab_size, size=(rows, length))
-
-
-def _entropy(logits: Floats) -> float:
-    p = softmax(logits)
-    return float(-(p * np.log(np.maximum(p, 1e-300))).sum(-1).mean())
-
-
-def _tv(a: Floats, b: Floats) -> float:
-    return float(0.5 * np.abs(softmax(a) - softmax(b)).sum(-1).mean())
-
-
-def _bisect(function, wanted: float, *, low: float, high: float, increasing: bool) -> float:  # type: ignore[no-untyped-def]
-    """Solve function(x) = wanted on a log scale, rounded so that last bits do not matter."""
-    for _ in range(40):
-        middle = float(np.sqrt(low * high))
-        if (function(middle) < wanted) == increasing:
-            low = middle
-        else:
-            high = middle
-    x = float(f"{np.sqrt(low * high):.5g}")
-    if abs(function(x) - wanted) > 0.05 * wanted:
-        raise ProbeError(
-            f"the recipe cannot reach {wanted}: the closest is {function(x):.3f}; change the recipe"
-        )
-    return x

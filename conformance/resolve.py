@@ -153,7 +153,10 @@ def _construct(module: object, attribute: str) -> object:
         raise UnknownEngineError(
             f"{getattr(module, '__name__', module)} has no {attribute!r}"
         ) from None
-    return made() if callable(made) else made
+    try:
+        return made() if callable(made) else made
+    except UnknownEngineError as exc:  # the name was right; what it builds on is missing
+        raise EngineLoadError(f"{attribute} cannot be constructed: {exc}") from exc
 
 
 def _check(name: str, engine: object) -> Engine:

@@ -12,7 +12,8 @@ import pytest
 
 from conformance.contract import ModelPair
 from conformance.errors import ProbeError
-from conformance.probes import CACHE_VARIABLE, MIN_PREFIX_TV, RECIPES, Recipe, load_probe
+from conformance.probes import CACHE_VARIABLE, MIN_PREFIX_TV, load_probe
+from conformance.recipes import RECIPES, Recipe
 from conformance.tinylm import TinyLlama
 
 SMALL = Recipe("small", 0.25, seed=7, hidden=32, intermediate=48, context=64)

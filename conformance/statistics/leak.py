@@ -18,6 +18,7 @@ from conformance.statistics.exact import SMALLEST_P
 from conformance.statistics.tables import Floats, Ints
 
 CLIP = 8.0  # q/p above this adds little information and much skewness
+FARTHEST = 1e4  # a tilt beyond it leaves nothing but the most extreme token of every law
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +90,96 @@ def information_per_token(law: Floats, draft: Floats) -> float:
     return slope**2 / variance if variance > 0 else 0.0
 
 
+def detectable(
+    times: Floats | Ints, law: Floats, draft: Floats, alpha: float, power: float
+) -> float | None:
+    """Smallest leak that the test of level `alpha` catches with probability `power`.
+
+    The score is skewed, so the normal formula (z_{alpha/2} + z_beta) / sqrt(information) promises
+    too much: the critical value lies further out, and with the leak its spread grows.
+
+    Parameters
+    ----------
+    times : (U,) float64 or int64
+        Tokens at each prefix; need not be whole, for planning.
+    law, draft : (U, V) float64
+        Target and draft laws.
+
+    Returns
+    -------
+    float or None
+        None where even the draft alone would not be caught so surely.
+    """
+    score = bounded_score(law, draft)
+    square, draft_square = ((m * score**2).sum(axis=1) for m in (law, draft))
+    gain = ((draft - law) * score).sum(axis=1)
+    slope = float(times @ gain)
+    null = _Sum.of(times, law, score)
+    if null.spread <= 1e-6 * np.sqrt(times.sum()) or slope <= 0:
+        return None
+    wanted, unit = float(stats.norm.isf(alpha / 2)), 1.0 / null.spread
+    far = wanted * unit
+    while null.root(far) < wanted:
+        far *= 2
+        if far > FARTHEST:
+            return None
+    tilt = float(optimize.brentq(lambda t: null.root(t) - wanted, unit, far, rtol=1e-10))
+    critical = null.cumulants(tilt)[1]
+    z = float(stats.norm.isf(1 - power))
+
+    def short(eps: float) -> float:
+        variance = times @ ((1 - eps) * square + eps * draft_square - (eps * gain) ** 2)
+        return critical + z * float(np.sqrt(max(variance, 0.0))) - eps * slope
+
+    return None if short(1.0) > 0 else float(optimize.brentq(short, 0.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """The null law of a sum of independent scores: n of each row, [U'], [U', V], [U', V]."""
+
+    n: Floats | Ints
+    p: Floats
+    s: Floats
+    spread: float
+
+    @classmethod
+    def of(cls, times: Floats | Ints, law: Floats, score: Floats) -> _Sum:
+        seen = times > 0
+        n, p, s = times[seen], law[seen], score[seen]
+        return cls(n, p, s, float(np.sqrt(n @ (p * s**2).sum(axis=1))))
+
+    def cumulants(self, t: float) -> tuple[float, float, float]:
+        """The cumulant function at t, and its first two derivatives."""
+        top = (t * self.s).max(axis=1, keepdims=True)
+        e = self.p * np.exp(t * self.s - top)
+        m = e.sum(axis=1)
+        mean = (e * self.s).sum(axis=1) / m
+        var = (e * self.s**2).sum(axis=1) / m - mean**2
+        k = float(self.n @ (np.log(m) + top[:, 0]))
+        return k, float(self.n @ mean), float(self.n @ var)
+
+    def root(self, t: float) -> float:
+        """Barndorff-Nielsen's r* of the sum that the tilt t makes typical; normal under the law."""
+        k, total, curvature = self.cumulants(t)
+        w = float(np.copysign(np.sqrt(max(2 * (t * total - k), 0.0)), t))
+        return w + float(np.log(t * np.sqrt(curvature) / w)) / w
+
+
 def _saddlepoint(total: float, times: Ints, law: Floats, score: Floats) -> float:
     """Two-sided tail probability of a sum of independent scores with known laws."""
-    seen = times > 0
-    n, p, s = times[seen], law[seen], score[seen]
+    null = _Sum.of(times, law, score)
+    if abs(total) < 1e-3 * null.spread:  # r* is 0/0 at the centre, where the normal law is right
+        return float(2 * stats.norm.sf(abs(total) / null.spread))
     # A sum far out on either side is tilted to by a multiplier t; 1 / spread is its natural unit.
-    spread = float(np.sqrt(n @ (p * s**2).sum(axis=1)))
-
-    def cumulants(t: float) -> tuple[float, float, float]:
-        top = (t * s).max(axis=1, keepdims=True)
-        e = p * np.exp(t * s - top)
-        m = e.sum(axis=1)
-        mean = (e * s).sum(axis=1) / m
-        var = (e * s**2).sum(axis=1) / m - mean**2
-        return float(n @ (np.log(m) + top[:, 0])), float(n @ mean), float(n @ var)
-
-    if abs(total) < 1e-3 * spread:  # r* is 0/0 at the centre, where the normal law is right
-        return float(2 * stats.norm.sf(abs(total) / spread))
     sign = 1.0 if total > 0 else -1.0
-    far = 1.0 / spread
-    while sign * (cumulants(sign * far)[1] - total) < 0:
+    far = 1.0 / null.spread
+    while sign * (null.cumulants(sign * far)[1] - total) < 0:
         far *= 2
-        if far > 1e4:  # every token is the most extreme one its law allows
+        if far > FARTHEST:  # every token is the most extreme one its law allows
             return SMALLEST_P
     t = sign * float(
-        optimize.brentq(lambda x: cumulants(sign * x)[1] - total, 0.0, far, rtol=1e-10)
+        optimize.brentq(lambda x: null.cumulants(sign * x)[1] - total, 0.0, far, rtol=1e-10)
     )
-    k, _, curvature = cumulants(t)
-    w = sign * float(np.sqrt(max(2 * (t * total - k), 0.0)))
-    v = t * float(np.sqrt(curvature))
-    r = w + float(np.log(v / w)) / w
-    one_sided = float(stats.norm.sf(sign * r))
+    one_sided = float(stats.norm.sf(sign * null.root(t)))
     return min(max(2 * one_sided, SMALLEST_P), 1.0)
