@@ -38,10 +38,10 @@ audit: setup  ## Judge transformers' assisted generation; leaves audit/report.ht
 	$(BIN)/conformance run transformers transformers:prompt-lookup --jobs $(JOBS) --out $(OUT)
 
 test: setup  ## Run the tests, without the long ones
-	$(BIN)/python -P -m pytest -n $(JOBS) -m "not long"
+	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "not long"
 
 test-all: setup  ## Run every test
-	$(BIN)/python -P -m pytest -n $(JOBS)
+	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile
 
 lint: setup  ## ruff and mypy
 	$(BIN)/ruff check .

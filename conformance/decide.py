@@ -225,6 +225,11 @@ def size_of(findings: list[Finding]) -> str:
     for f in findings:
         if f.arm == "speculative" and f.rejected and f.test == "draft leak":
             e = f.effect["leak"]
+            if e.estimate < 0:
+                return (
+                    f"The output leans away from the draft by {-e.estimate:.1%} (95% interval "
+                    f"{-e.high:.1%} to {-e.low:.1%})."
+                )
             return (
                 f"The output leans to the draft by {e.estimate:.1%} (95% interval {e.low:.1%} to "
                 f"{e.high:.1%})."

@@ -15,9 +15,9 @@ import numpy as np
 
 from conformance.evidence import Evidence
 from conformance.oracle import Oracle, Sample
-from conformance.plan import JOINT_TOKENS, Case, RunPlan
+from conformance.plan import CERTAIN, JOINT_TOKENS, Case, RunPlan
 from conformance.statistics import certificate, effect, exact, pit
-from conformance.statistics.leak import leak
+from conformance.statistics.leak import detectable, leak
 from conformance.statistics.tables import MIN_EXPECTED, Table, conditional_table, pooled_table
 from conformance.statistics.two_sample import two_sample
 from conformance.tinylm import Tokens
@@ -131,7 +131,7 @@ class ArmJudge:
     @cached_property
     def _open(self) -> tuple[Tokens, Tokens]:
         """Prefix and token wherever the law leaves a choice; elsewhere nothing can be seen."""
-        certain = self.sample.law.max(axis=1) > 1 - 1e-9
+        certain = self.sample.law.max(axis=1) > CERTAIN
         ok = self.sample.judged & ~certain[self.sample.prefix]
         return self.sample.prefix[ok], self.sample.tokens[ok]
 
@@ -147,7 +147,8 @@ class ArmJudge:
 
     def _leak(self) -> Finding:
         assert self.sample.draft is not None
-        found = leak(*self._open, self.sample.law, self.sample.draft)
+        laws = self.sample.law, self.sample.draft
+        found = leak(*self._open, *laws)
         if found is None:
             return self._unjudged("draft leak", "all tokens", "the draft equals the target")
         half = 1.959964 * found.se
@@ -158,7 +159,9 @@ class ArmJudge:
             p_value=found.p_value,
             statistic=found.z,
             effect={"leak": Interval(found.eps, found.eps - half, found.eps + half)},
-            detectable=certificate.score_effect(self.level, self.power, found.information),
+            detectable=detectable(
+                np.bincount(self._open[0], minlength=len(laws[0])), *laws, self.level, self.power
+            ),
             detectable_unit="leak",
         )
 

@@ -11,7 +11,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -19,10 +19,10 @@ from conformance.contract import Capabilities, EngineCard
 from conformance.decoding import Decoding
 from conformance.errors import PlanError
 from conformance.oracle import Oracle
-from conformance.probes import load_probe
+from conformance.probes import Probe, load_probe
 from conformance.reference import draw
 from conformance.statistics import certificate
-from conformance.statistics.leak import information_per_token
+from conformance.statistics.leak import detectable
 from conformance.statistics.tables import cells_expected
 from conformance.workload import (
     SAMPLED_TOKENS,
@@ -33,6 +33,7 @@ from conformance.workload import (
 
 DEFAULT_ALPHA = 1e-6
 JOINT_TOKENS = 2
+CERTAIN = 1 - 1e-9  # a law with a token likelier than this leaves no choice, and says nothing
 # The law, and with it the degrees of freedom, is known at the prompts only up to a few tokens set
 # aside; a plan asks for this much more than the formula so as not to end a hair short.
 MARGIN = 1.03
@@ -79,6 +80,12 @@ class PlannedTest:
     arm: str
 
 
+@lru_cache(maxsize=32)
+def _probe(name: str) -> Probe:
+    """One probe a process: the laws are those of the weights read before any engine saw them."""
+    return load_probe(name)
+
+
 @dataclass(frozen=True)
 class Case:
     """Engine x probe x decoding, with its workload and the tests it will be judged by.
@@ -117,7 +124,7 @@ class Case:
     def oracle(self) -> Oracle:
         """The laws of this case."""
         return Oracle(
-            load_probe(self.probe),
+            _probe(self.probe),
             self.decoding,
             self.capabilities.dialect,
             self.capabilities.draft,
@@ -220,17 +227,24 @@ def _workload(case: Case, profile: Profile, level: float, seed: int) -> Workload
 
 def _requests(laws: np.ndarray, profile: Profile, level: float) -> int:
     """Smallest number of requests whose chi-square at the first token certifies delta."""
-    count, n = len(laws), 100
+    each = 50
     while True:
-        df = sum(cells_expected(law, n // count) for law in laws)
-        needed = (
-            certificate.chi_square_n(level, profile.power, df, profile.delta) * MARGIN
-            if df
-            else 2 * n
-        )
-        if n >= needed:
-            return count * int(np.ceil(n / count))
-        n = int(np.ceil(max(needed, n * 1.01)))
+        df, judged = _first_table(laws, each)
+        needed = np.inf
+        if df:
+            needed = certificate.chi_square_n(level, profile.power, df, profile.delta) * MARGIN
+        if judged >= needed:
+            return each * len(laws)
+        # more answers give more cells, which need more answers: go up in small steps
+        each = int(np.ceil(each * 1.02))
+
+
+def _first_table(laws: np.ndarray, each: int) -> tuple[int, int]:
+    """Degrees of freedom, and answers judged, of the table at the first output index when every
+    prompt has `each` answers; a prompt whose law gives no cell is not judged.
+    """
+    cells = [cells_expected(law, each) for law in laws]
+    return sum(cells), each * sum(c > 0 for c in cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,21 +265,22 @@ def forecast(case: Case, plan: RunPlan) -> Forecast:
         tokens = work.requests * work.new_tokens
         return Forecast(None, None, None, certificate.zero_events_rate(power, tokens))
     laws = case.oracle.target_laws(work.prompt_array, np.zeros((len(work.prompts), 0), np.int64))
-    share = work.requests // len(work.prompts)
-    df = sum(cells_expected(law, share) for law in laws.probs)
-    law, draft = _typical_laws(case.oracle, work)
-    tokens = work.requests * work.new_tokens
-    information = 0.0 if draft is None else information_per_token(law, draft) * tokens
+    df, judged = _first_table(laws.probs, work.requests // len(work.prompts))
+    law, draft, share = _typical_laws(case.oracle, work)
+    tokens = int(share * work.requests * work.new_tokens)
+    times = np.full(len(law), tokens / len(law))
     return Forecast(
-        first_token_tv=certificate.chi_square_tv(plan.level, power, df, work.requests),
+        first_token_tv=certificate.chi_square_tv(plan.level, power, df, judged),
         rank_shift=certificate.ks_distance(plan.level, power, tokens),
-        leak=certificate.score_effect(plan.level, power, information) if information else None,
+        leak=None if draft is None else detectable(times, law, draft, plan.level, power),
         greedy_rate=None,
     )
 
 
-def _typical_laws(oracle: Oracle, work: Workload) -> tuple[np.ndarray, np.ndarray | None]:
-    """Laws along a few hundred continuations drawn from the target itself."""
+def _typical_laws(oracle: Oracle, work: Workload) -> tuple[np.ndarray, np.ndarray | None, float]:
+    """Laws along some continuations drawn from the target itself, where they leave a choice, and
+    the share of positions that do.
+    """
     rng = np.random.default_rng(0)
     size = 128
     prompt = np.arange(size) % len(work.prompts)
@@ -275,4 +290,6 @@ def _typical_laws(oracle: Oracle, work: Workload) -> tuple[np.ndarray, np.ndarra
         tokens = np.concatenate([tokens, draw(law, rng.random(size))[:, None]], axis=1)
     sample = oracle.sample(work.prompt_array, prompt, tokens)
     flat = sample.prefix.reshape(-1)
-    return sample.law[flat], None if sample.draft is None else sample.draft[flat]
+    use = flat[sample.judged.reshape(-1) & (sample.law[flat].max(axis=1) <= CERTAIN)]
+    draft = None if sample.draft is None else sample.draft[use]
+    return sample.law[use], draft, len(use) / len(flat)

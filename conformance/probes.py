@@ -22,7 +22,7 @@ from conformance.errors import ProbeError
 from conformance.recipes import RECIPES, Recipe, make, mean_entropy, mean_tv, random_tokens
 from conformance.tinylm import TinyLlama
 
-RECIPE_VERSION = 1  # part of the cache key: raise it whenever the recipe makes other weights
+RECIPE_VERSION = 2  # part of the cache key: raise it whenever the recipe makes other weights
 CACHE_VARIABLE = "CONFORMANCE_CACHE"
 
 # Engines order their float32 sums in their own way; the band is this many times the largest
@@ -86,7 +86,7 @@ class Probe:
         """SHA-256 of every file of the probe, by relative path."""
         return {
             path.relative_to(self.folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
-            for path in sorted(self.folder.rglob("*"))
+            for path in sorted(self.folder.glob("*/*"))
             if path.is_file()
         }
 
@@ -137,10 +137,27 @@ def load_probe(name: str | Recipe, cache: Path | None = None) -> Probe:
                         f"{DEPENDENCE_LAG} positions back is changed; {MIN_PREFIX_TV} is needed "
                         "for a stale cache to show. Choose another seed"
                     )
-                done.write_text(key + "\n", encoding="utf-8")
+                made = {"recipe": json.loads(key), "sha256": Probe(recipe, folder).checksums()}
+                done.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+            _check_unchanged(Probe(recipe, folder), done)
     except OSError as exc:
         raise ProbeError(
             f"cannot write probe {recipe.name} under {root}: {exc.strerror or exc}; set "
             f"{CACHE_VARIABLE} to a folder that can be written"
         ) from exc
     return Probe(recipe, folder)
+
+
+def _check_unchanged(probe: Probe, record: Path) -> None:
+    """A probe that an engine, or an accident, has changed is not the probe that was made."""
+    try:
+        expected = json.loads(record.read_text(encoding="utf-8"))["sha256"]
+    except (ValueError, KeyError, TypeError) as exc:
+        raise ProbeError(f"{record} is damaged; delete {probe.folder} to make it anew") from exc
+    found = probe.checksums()
+    if found != expected:
+        changed = sorted(n for n in {*found, *expected} if found.get(n) != expected.get(n))
+        raise ProbeError(
+            f"probe {probe.recipe.name} was changed after it was made ({', '.join(changed)}); "
+            f"delete {probe.folder} to make it anew, and ask what changed it"
+        )

@@ -8,6 +8,8 @@ import pytest
 
 from conformance.probes import default_cache
 
+pytest_plugins = ["pytester"]
+
 
 @pytest.fixture(scope="session")
 def probe_cache() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 
 import click
 
@@ -11,6 +12,7 @@ from conformance.cli.explain import explain_command
 from conformance.cli.listing import engines_command, schema_command
 from conformance.cli.plan import plan_command
 from conformance.cli.run import run_command
+from conformance.cli.words import printable
 from conformance.errors import ConformanceError
 
 
@@ -20,7 +22,16 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except ConformanceError as exc:
-            click.echo(f"Error: {exc}", err=True)
+            click.echo(f"Error: {printable(str(exc))}", err=True)
+            sys.exit(2)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("Interrupted: no verdict. Finished arms are kept.", err=True)
+            sys.exit(130)
+        except (click.ClickException, click.exceptions.Exit):
+            raise
+        except Exception:  # exit status 1 means NOT EXACT, and nothing else may end with it
+            traceback.print_exc()
+            click.echo("This is a defect of conformance and no verdict on any engine.", err=True)
             sys.exit(2)
 
 

@@ -6,6 +6,8 @@ import json
 
 import click
 
+from conformance.cli.words import printable
+
 
 @click.command("engines")
 def engines_command() -> None:
@@ -14,6 +16,7 @@ def engines_command() -> None:
 
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     from conformance.resolve import BUILTINS, ENTRY_POINTS  # noqa: PLC0415
 
@@ -25,27 +28,27 @@ def engines_command() -> None:
             full = f"{name}:{method}" if method else name
             version, draft, claims = _ask(full) if builtin.installed else (None, "", "")
             missing = f"not installed (pip install 'specdec-conformance[{name}]')"
-            table.add_row(full, builtin.summary, version or missing, draft, claims)
+            table.add_row(*map(Text, (full, builtin.summary, version or missing, draft, claims)))
     for point in entry_points(group=ENTRY_POINTS):
         version, draft, claims = _ask(point.name)
-        table.add_row(point.name, point.value, version, draft, claims)
+        row = (point.name, point.value, version, draft, claims)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     console = Console()
     console.print(table)
     console.print("Your own: package.module:Class or path/to/file.py:Class", highlight=False)
 
 
 def _ask(name: str) -> tuple[str, str, str]:
-    """Version, speculation method and claimed decodings, from the engine itself."""
+    """Version, speculation method and claimed decodings, from the engine in its own process."""
     from conformance.errors import ConformanceError  # noqa: PLC0415
-    from conformance.resolve import resolve  # noqa: PLC0415
+    from conformance.pool import describe  # noqa: PLC0415
 
     try:
-        engine = resolve(name)
+        card, claimed = describe(name)
     except ConformanceError as exc:
         return f"cannot be loaded: {exc}", "", ""
-    claimed = engine.capabilities
     words = [w for w in ("greedy", "sampling", "top_k", "top_p", "min_p") if getattr(claimed, w)]
-    return engine.card.version, engine.card.method, ", ".join(words)
+    return card.version, card.method, ", ".join(words)
 
 
 @click.command("schema")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from conformance.cli.options import run_options, settings_from
+from conformance.cli.words import printable
 
 if TYPE_CHECKING:
     from conformance.plan import Case
@@ -19,6 +20,7 @@ def plan_command(no_timing: bool, **options: Any) -> None:
     """Say what a run would do, before anything is judged."""
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     from conformance.plan import forecast  # noqa: PLC0415
     from conformance.runner import prepare  # noqa: PLC0415
@@ -31,7 +33,8 @@ def plan_command(no_timing: bool, **options: Any) -> None:
     total = 0.0
     for case in plan.cases:
         if case.workload is None:
-            table.add_row(case.id, "none", "", f"{case.error or f'not claimed: {case.refusal}'}")
+            why = case.error or f"not claimed: {case.refusal}"
+            table.add_row(Text(printable(case.id)), "none", "", Text(printable(why)))
             continue
         seen = forecast(case, plan)
         parts = [
@@ -45,7 +48,10 @@ def plan_command(no_timing: bool, **options: Any) -> None:
         total += seconds or 0.0
         time = "" if seconds is None else _duration(seconds / settings.jobs)
         table.add_row(
-            case.id, f"{case.workload.requests:,} x {case.workload.new_tokens} tokens", time, lines
+            Text(printable(case.id)),
+            f"{case.workload.requests:,} x {case.workload.new_tokens} tokens",
+            time,
+            lines,
         )
     console = Console()
     console.print(table)

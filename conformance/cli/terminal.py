@@ -19,6 +19,7 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
+from conformance.cli.words import printable
 from conformance.plan import Case, RunPlan
 from conformance.reports.model import CaseModel, Report
 from conformance.result import CaseResult
@@ -146,4 +147,4 @@ def _say(case: CaseModel) -> str:
 
 def _plain(text: str) -> Text:
     """Text from an engine, without markup or terminal control characters."""
-    return Text("".join(c if c.isprintable() or c == "\n" else "�" for c in text))
+    return Text(printable(text))

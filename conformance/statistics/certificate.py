@@ -57,11 +57,6 @@ def ks_distance(alpha: float, power: float, n: int) -> float:
     return math.sqrt(math.log(2 / alpha) / (2 * n)) + math.sqrt(math.log(1 / (1 - power)) / (2 * n))
 
 
-def score_effect(alpha: float, power: float, information: float) -> float:
-    """Smallest effect that a two-sided score test catches: (z_{alpha/2} + z_beta) / sqrt(I)."""
-    return float(stats.norm.isf(alpha / 2) + stats.norm.isf(1 - power)) / math.sqrt(information)
-
-
 def zero_events_rate(power: float, n: int) -> float:
     """Smallest rate of single-strike departures that n tokens would have shown once."""
     return -math.expm1(math.log1p(-power) / n)

@@ -82,14 +82,6 @@ def bounded_score(law: Floats, draft: Floats) -> Floats:
     return np.asarray(np.where(law > 0, g - (law * g).sum(axis=1, keepdims=True), 0.0))
 
 
-def information_per_token(law: Floats, draft: Floats) -> float:
-    """Mean information about eps in one token, for planning: slope^2 / variance, averaged."""
-    score = bounded_score(law, draft)
-    variance = float((law * score**2).sum(axis=1).mean())
-    slope = float(((draft - law) * score).sum(axis=1).mean())
-    return slope**2 / variance if variance > 0 else 0.0
-
-
 def detectable(
     times: Floats | Ints, law: Floats, draft: Floats, alpha: float, power: float
 ) -> float | None:

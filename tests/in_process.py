@@ -1,0 +1,75 @@
+"""Runs without worker processes: plan, engine and evidence in this one, for tests by simulation."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from conformance.adapters.reference import ReferenceEngine
+from conformance.decoding import Decoding
+from conformance.evidence import Evidence, stack_rounds
+from conformance.gather import arm_requests, arm_seeds
+from conformance.plan import Case, RunPlan
+from conformance.tinylm import Tokens
+
+TABLES = "CONFORMANCE_TABLES"
+
+
+def cases(probe: str, decodings: Iterable[Decoding]) -> list[Case]:
+    """The reference engine's cases on one probe."""
+    engine = ReferenceEngine()
+    return [Case(engine.card.name, probe, d, engine.card, engine.capabilities) for d in decodings]
+
+
+def with_seed(plan: RunPlan, seed: int) -> RunPlan:
+    """The same plan, prompts included, with other random numbers: another run of it."""
+    return replace(plan, seed=seed)
+
+
+def gather_runs(
+    engine: ReferenceEngine, case: Case, arm: str, plans: Sequence[RunPlan]
+) -> list[Evidence]:
+    """One arm's evidence for each of several runs of a case, generated in one batch.
+
+    Every request draws from a stream of its own seed, so what shares its batch changes nothing.
+    """
+    engine.load(case.oracle.probe.pair)
+    requests = [arm_requests(plan, case, arm) for plan in plans]
+    answers = iter(engine.generate([r for rs in requests for r in rs]))
+    out = []
+    for plan, rs in zip(plans, requests, strict=True):
+        mine = [next(answers) for _ in rs]
+        tokens: Tokens = np.array([a.tokens for a in mine], dtype=np.int64)
+        assert case.workload is not None
+        out.append(
+            Evidence(
+                tokens=tokens,
+                prompt=case.workload.prompt_of,
+                seeds=arm_seeds(plan, case, arm),
+                rounds=stack_rounds([a.rounds for a in mine]),
+                seconds=0.0,
+                planned=len(rs),
+            )
+        )
+    return out
+
+
+def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Exact interval of a rate."""
+    found = stats.binomtest(hits, n).proportion_ci(confidence, method="exact")
+    return float(found.low), float(found.high)
+
+
+def write_table(name: str, rows: object) -> None:
+    """Keep measured numbers as JSON in the folder $CONFORMANCE_TABLES, where it is set."""
+    folder = os.environ.get(TABLES)
+    if folder:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        text = json.dumps(rows, indent=1, default=float) + "\n"
+        (Path(folder) / f"{name}.json").write_text(text, encoding="utf-8")
