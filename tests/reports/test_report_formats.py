@@ -202,7 +202,7 @@ def test_junit_is_green_only_when_exact(case_of: Cases, report_of: Reports) -> N
 
 def test_the_model_comes_without_the_plots() -> None:
     code = "import sys, conformance.reports; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-P", "-c", code], check=False).returncode == 0
 
 
 def test_bundle(report: Report, tmp_path: Path) -> None:
