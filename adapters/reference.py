@@ -134,7 +134,6 @@ class _Batch:
 
     def _block(self, rows: Tokens, u: Floats) -> None:
         k, end = self.k, self.length[rows]
-        here = np.arange(len(rows))
         proposals = np.zeros((len(rows), k), dtype=np.int64)
         q = np.zeros((len(rows), k, self.target.shape.vocab_size))
         for i in range(k):
@@ -153,8 +152,9 @@ class _Batch:
             alive = emitted[:, i] >= 0
             self.tokens[rows[alive], end[alive] + i] = emitted[alive, i]
         self.length[rows] = end + accepted + 1
-        for i in here if k else ():
-            self.rounds[rows[i]].append((k, int(accepted[i])))
+        if k:
+            for row, count in zip(rows, accepted, strict=True):
+                self.rounds[row].append((k, int(count)))
 
     def _law(self, model: TinyLlama, rows: Tokens, start: Tokens, count: int) -> Floats:
         fed = self.tokens[rows[:, None], start[:, None] + np.arange(count)]

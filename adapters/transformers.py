@@ -163,10 +163,7 @@ class TransformersEngine:
                 else:
                     alike[len(r.prompt), r.max_new_tokens, r.decoding].append(i)
             for rows in alike.values():
-                for begin in range(0, len(rows), BATCH):
-                    chunk = rows[begin : begin + BATCH]
-                    batch = self._control([requests[i] for i in chunk])
-                    answers |= zip(chunk, batch, strict=True)
+                answers |= zip(rows, self._control([requests[i] for i in rows]), strict=True)
         return [answers[i] for i in range(len(requests))]
 
     def close(self) -> None:

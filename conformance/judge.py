@@ -15,7 +15,7 @@ import numpy as np
 
 from conformance.evidence import Evidence
 from conformance.oracle import Oracle, Sample
-from conformance.plan import CERTAIN, JOINT_TOKENS, Case, RunPlan
+from conformance.plan import JOINT_TOKENS, Case, RunPlan
 from conformance.statistics import certificate, effect, exact, pit
 from conformance.statistics.leak import detectable, leak
 from conformance.statistics.tables import MIN_EXPECTED, Table, conditional_table, pooled_table
@@ -130,10 +130,8 @@ class ArmJudge:
 
     @cached_property
     def _open(self) -> tuple[Tokens, Tokens]:
-        """Prefix and token wherever the law leaves a choice; elsewhere nothing can be seen."""
-        certain = self.sample.law.max(axis=1) > CERTAIN
-        ok = self.sample.judged & ~certain[self.sample.prefix]
-        return self.sample.prefix[ok], self.sample.tokens[ok]
+        """Prefix and token wherever the law leaves a choice."""
+        return self.sample.prefix[self.sample.open], self.sample.tokens[self.sample.open]
 
     def transforms(self) -> dict[str, np.ndarray]:
         """The probability integral transform of every token in each ranking, by test name."""

@@ -19,6 +19,7 @@ from conformance.tinylm import TinyLlama, Tokens
 
 ROWS_AT_ONCE = 1024
 EARLY_EXIT_LAYERS = 1
+CERTAIN = 1 - 1e-9  # a law with a token likelier than this leaves no choice
 LOOKUP_NGRAM = 2
 
 
@@ -63,6 +64,11 @@ class Sample:
     def judged(self) -> Bools:
         """Tokens that tests other than support may use. [N, T]"""
         return self.valid & ~self.ambiguous[self.prefix]
+
+    @property
+    def open(self) -> Bools:
+        """Judged tokens whose law leaves a choice; elsewhere nothing can be seen. [N, T]"""
+        return np.asarray(self.judged & (self.law.max(axis=1) <= CERTAIN)[self.prefix])
 
 
 class Oracle:

@@ -33,7 +33,6 @@ from conformance.workload import (
 
 DEFAULT_ALPHA = 1e-6
 JOINT_TOKENS = 2
-CERTAIN = 1 - 1e-9  # a law with a token likelier than this leaves no choice, and says nothing
 # The law, and with it the degrees of freedom, is known at the prompts only up to a few tokens set
 # aside; a plan asks for this much more than the formula so as not to end a hair short.
 MARGIN = 1.03
@@ -289,7 +288,6 @@ def _typical_laws(oracle: Oracle, work: Workload) -> tuple[np.ndarray, np.ndarra
         law = oracle.target_laws(work.prompt_array[prompt], tokens).probs
         tokens = np.concatenate([tokens, draw(law, rng.random(size))[:, None]], axis=1)
     sample = oracle.sample(work.prompt_array, prompt, tokens)
-    flat = sample.prefix.reshape(-1)
-    use = flat[sample.judged.reshape(-1) & (sample.law[flat].max(axis=1) <= CERTAIN)]
+    use = sample.prefix[sample.open]
     draft = None if sample.draft is None else sample.draft[use]
-    return sample.law[use], draft, len(use) / len(flat)
+    return sample.law[use], draft, len(use) / sample.prefix.size

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from conformance.text import one_line
+
 if TYPE_CHECKING:
     from conformance.reports.model import CaseModel
     from conformance.store import Store
@@ -81,7 +83,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _store(config).clear()
         _ = _store(config).plan  # what cannot be planned is said once, before anything is collected
     except ConformanceError as exc:
-        raise pytest.UsageError(_one_line(str(exc))) from exc
+        raise pytest.UsageError(one_line(str(exc))) from exc
 
 
 def _store(config: pytest.Config) -> Store:
@@ -121,7 +123,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     try:
         cases = [c for c in _store(config).plan.cases if applies(c)]
     except ConformanceError as exc:
-        raise pytest.UsageError(_one_line(str(exc))) from exc
+        raise pytest.UsageError(one_line(str(exc))) from exc
     if not cases:
         skip = pytest.mark.skip(reason="no configuration of this run is asked this")
         metafunc.parametrize("judged_case", [pytest.param(None, marks=skip)], indirect=True)
@@ -142,9 +144,9 @@ def judged_case(request: pytest.FixtureRequest) -> CaseModel:
     """A judged case; gathered now if no test of this session has asked for it yet."""
     case = _store(request.config).judged(request.param)
     if case.verdict.value == "NOT SUPPORTED":
-        pytest.skip(_one_line(case.why))
+        pytest.skip(one_line(case.why))
     if case.verdict.value == "ERROR":
-        pytest.fail(f"ERROR: {_one_line(case.why)}", pytrace=False)
+        pytest.fail(f"ERROR: {one_line(case.why)}", pytrace=False)
     return case
 
 
@@ -159,7 +161,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     for case in cases:
         terminalreporter.write_line(f"{case.verdict.value:14} {case.id}")
         if case.verdict.value != "EXACT":
-            terminalreporter.write_line(f"{'':14} {_one_line(case.why)}")
+            terminalreporter.write_line(f"{'':14} {one_line(case.why)}")
     verdict = run_verdict(c.verdict for c in cases)
     terminalreporter.write_line(f"run verdict: {verdict.value}")
     if config.getoption("conformance_out"):
@@ -205,7 +207,3 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def _is_controller(config: pytest.Config) -> bool:
     # not by xdist's environment variable, which a session started from inside a worker inherits
     return bool(config.getoption("engine")) and not hasattr(config, "workerinput")
-
-
-def _one_line(text: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in text)

@@ -32,6 +32,7 @@ from conformance.reports.wording import (
     tally,
     worst_first,
 )
+from conformance.text import clean, excerpt, one_line
 from conformance.verdict import Verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -109,9 +110,9 @@ def _environment() -> Environment:
         "counted": text.counted,
         "duration": text.duration,
         "effect_name": text.effect_name,
-        "excerpt": text.excerpt,
+        "excerpt": excerpt,
         "interval": text.interval,
-        "line": text.one_line,
+        "line": one_line,
         "moment": text.moment,
         "number": text.number,
         "odds": text.odds,
@@ -129,7 +130,7 @@ def _finalize(value: Any) -> Any:
     """Clean everything a template prints, so that no expression can forget to."""
     if isinstance(value, Markup):
         return value
-    return text.clean(str(value)[:_FIELD_LIMIT])
+    return clean(str(value)[:_FIELD_LIMIT])
 
 
 def _cases(report: Report) -> list[_Case]:
@@ -160,7 +161,7 @@ def _bars(bars: BarsModel, key: str) -> _Plot:
         return _Plot(bars.title, None, f"Not drawn: {exc}.", (), ())
     head = ["token", "observed", "expected"]
     rows = [
-        [text.one_line(label, 60), text.count(observed), f"{expected:,.1f}"]
+        [one_line(label, 60), text.count(observed), f"{expected:,.1f}"]
         for label, observed, expected in zip(
             drawn.labels, drawn.observed, drawn.expected, strict=True
         )
@@ -173,7 +174,7 @@ def _bars(bars: BarsModel, key: str) -> _Plot:
 
 
 def _pit(pit: PitModel, key: str) -> _Plot:
-    title = f"Probability integral transform, ordered by {text.one_line(pit.order, 60)}"
+    title = f"Probability integral transform, ordered by {one_line(pit.order, 60)}"
     try:
         svg = Markup(pit_svg(pit, key))  # escaped by the XML serialiser in plots
     except ReportError as exc:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from conformance.reports.model import CaseModel, FindingModel, Report
-from conformance.reports.text import excerpt, one_line, p_text
+from conformance.reports.text import p_text
 from conformance.reports.wording import strongest_first
+from conformance.text import excerpt, one_line
 from conformance.verdict import Verdict
 
 # verdict -> element and type attribute; EXACT has none

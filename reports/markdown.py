@@ -11,11 +11,9 @@ from conformance.reports.text import (
     counted,
     duration,
     effect_name,
-    excerpt,
     interval,
     moment,
     number,
-    one_line,
     p_text,
     percent,
 )
@@ -28,6 +26,7 @@ from conformance.reports.wording import (
     tally,
     worst_first,
 )
+from conformance.text import excerpt, one_line
 from conformance.verdict import Verdict
 
 _SHOWN_FINDINGS = 5

@@ -26,7 +26,8 @@ from matplotlib.ticker import MaxNLocator
 
 from conformance.errors import ReportError
 from conformance.reports.model import BarsModel, PitModel
-from conformance.reports.text import counted, one_line
+from conformance.reports.text import counted
+from conformance.text import one_line
 
 MAX_BARS = 40
 _LABEL_LIMIT = 12

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conformance.reports.model import CaseModel, FindingModel, Report
-from conformance.reports.text import counted, number, odds, one_line, percent
+from conformance.reports.text import counted, number, odds, percent
+from conformance.text import one_line
 from conformance.verdict import Verdict
 
 

@@ -133,3 +133,31 @@ def test_engines_lists_every_method() -> None:
 
 def test_schema_is_json() -> None:
     assert json.loads(_invoke("schema").output)["title"].startswith("specdec-conformance report")
+
+
+@pytest.mark.parametrize(
+    ("raised", "status", "says"),
+    [
+        (ZeroDivisionError("ours"), 2, "a defect of conformance"),
+        (KeyboardInterrupt(), 130, "Interrupted: no verdict"),
+    ],
+)
+def test_exit_status_1_is_for_not_exact_alone(
+    raised: BaseException, status: int, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise raised
+
+    monkeypatch.setattr("conformance.runner.run_planned", fail)
+    result = _invoke("run", "reference", *SMOKE, "--out", tmp_path)
+    assert result.exit_code == status
+    assert says in result.output
+
+
+def test_an_engines_words_are_not_markup(tmp_path: Path) -> None:
+    (tmp_path / "loud.py").write_text("raise RuntimeError('[/red] [bold]x[/bold] \x1b[2J')\n")
+    for words in (("plan",), ("run", "--out", tmp_path / "out")):
+        result = _invoke(*words, f"{tmp_path / 'loud.py'}:Engine", *SMOKE, "-d", "greedy")
+        assert result.exit_code == (0 if words == ("plan",) else 2), result.output
+        assert "[/red]" in result.output
+        assert "\x1b" not in result.output

@@ -34,7 +34,10 @@ from conformance.reference import (
 )
 
 BELOW_ONE = np.nextafter(1.0, 0.0)
-MODULES = ("reference", "explain", "decoding", "law", "verdict", "statistics.certificate")
+MODULES = (
+    *("reference", "explain", "decoding", "law", "verdict", "statistics.certificate"),
+    *("text", "reports.text"),
+)
 RULES = {name: parse_fault(name)[1] for name in FAULTS}
 # the false-alarm probability of each comparison of samples below
 LEVEL = 1e-6

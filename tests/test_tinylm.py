@@ -248,3 +248,11 @@ def test_text_and_ids_map_one_to_one(name, which, probe_cache):
     ids = np.random.default_rng(3).integers(0, size, 200).tolist()
     text = tokenizer.decode(ids, skip_special_tokens=False)
     assert tokenizer(text, add_special_tokens=False)["input_ids"] == ids
+
+
+def test_a_probe_that_was_changed_is_refused(tmp_path):
+    probe = load_probe("worked-example", tmp_path)
+    draft, target = (probe.folder / m / "model.safetensors" for m in ("draft", "target"))
+    target.write_bytes(draft.read_bytes())  # what an engine would do that wants q to be the law
+    with pytest.raises(ProbeError, match="changed after it was made"):
+        load_probe("worked-example", tmp_path)

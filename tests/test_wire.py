@@ -164,3 +164,11 @@ def test_plain_text_can_be_stored_and_ends(text: str, longest: int) -> None:
     assert len(plain) <= longest + 40
     if len(text) <= longest and text.isascii():
         assert plain == text
+
+
+def test_a_control_arm_that_speculates_is_no_control_arm() -> None:
+    request = Request((1, 2), 2, Decoding(), seed=1, speculate=False)
+    with pytest.raises(BadAnswerError, match="although Request"):
+        wire.encode_completions([Completion((3, 4), rounds=((4, 1),))], [request])
+    plain = wire.encode_completions([Completion((3, 4), rounds=((0, 0), (0, 0)))], [request])
+    assert plain == [{"tokens": [3, 4], "rounds": None}]

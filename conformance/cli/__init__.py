@@ -12,8 +12,10 @@ from conformance.cli.explain import explain_command
 from conformance.cli.listing import engines_command, schema_command
 from conformance.cli.plan import plan_command
 from conformance.cli.run import run_command
-from conformance.cli.words import printable
 from conformance.errors import ConformanceError
+from conformance.text import excerpt
+
+LONGEST_MESSAGE = 2000
 
 
 class _Group(click.Group):
@@ -22,7 +24,7 @@ class _Group(click.Group):
         try:
             return super().invoke(ctx)
         except ConformanceError as exc:
-            click.echo(f"Error: {printable(str(exc))}", err=True)
+            click.echo(f"Error: {excerpt(str(exc), LONGEST_MESSAGE)}", err=True)
             sys.exit(2)
         except (KeyboardInterrupt, click.Abort):
             click.echo("Interrupted: no verdict. Finished arms are kept.", err=True)

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from conformance.cli.words import printable
+from conformance.text import one_line
 
 
 @click.command("engines")
@@ -32,7 +32,7 @@ def engines_command() -> None:
     for point in entry_points(group=ENTRY_POINTS):
         version, draft, claims = _ask(point.name)
         row = (point.name, point.value, version, draft, claims)
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(one_line(cell)) for cell in row))
     console = Console()
     console.print(table)
     console.print("Your own: package.module:Class or path/to/file.py:Class", highlight=False)

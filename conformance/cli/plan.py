@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from conformance.cli.options import run_options, settings_from
-from conformance.cli.words import printable
+from conformance.text import one_line
 
 if TYPE_CHECKING:
-    from conformance.plan import Case
+    from conformance.plan import Case, RunPlan
 
 
 @click.command("plan")
@@ -34,7 +34,7 @@ def plan_command(no_timing: bool, **options: Any) -> None:
     for case in plan.cases:
         if case.workload is None:
             why = case.error or f"not claimed: {case.refusal}"
-            table.add_row(Text(printable(case.id)), "none", "", Text(printable(why)))
+            table.add_row(Text(one_line(case.id)), "none", "", Text(one_line(why)))
             continue
         seen = forecast(case, plan)
         parts = [
@@ -44,11 +44,11 @@ def plan_command(no_timing: bool, **options: Any) -> None:
             (seen.rank_shift, "likely tokens off by a share of {:.3f}"),
         ]
         lines = "\n".join(text.format(value) for value, text in parts if value is not None)
-        seconds = None if no_timing else _seconds(case, settings.timeout)
+        seconds = None if no_timing else _seconds(case, plan, settings.timeout)
         total += seconds or 0.0
         time = "" if seconds is None else _duration(seconds / settings.jobs)
         table.add_row(
-            Text(printable(case.id)),
+            Text(one_line(case.id)),
             f"{case.workload.requests:,} x {case.workload.new_tokens} tokens",
             time,
             lines,
@@ -68,15 +68,13 @@ def plan_command(no_timing: bool, **options: Any) -> None:
         console.print(line, highlight=False)
 
 
-def _seconds(case: Case, timeout: float) -> float | None:
+def _seconds(case: Case, plan: RunPlan, timeout: float) -> float | None:
     """Time a few requests of both arms, and scale; None if the engine will not answer."""
     from conformance.gather import arm_requests  # noqa: PLC0415
-    from conformance.plan import PROFILES, RunPlan  # noqa: PLC0415
     from conformance.pool import Task, Worker  # noqa: PLC0415
 
     worker = Worker(timeout)
     total = 0.0
-    plan = RunPlan((case,), PROFILES["smoke"], 0.5, seed=1)  # its seeds only
     try:
         for arm in case.arms:
             requests = arm_requests(plan, case, arm)

@@ -19,10 +19,11 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from conformance.cli.words import printable
 from conformance.plan import Case, RunPlan
 from conformance.reports.model import CaseModel, Report
+from conformance.reports.wording import LOOKS
 from conformance.result import CaseResult
+from conformance.text import excerpt
 from conformance.verdict import Verdict
 
 STYLES = {
@@ -32,13 +33,7 @@ STYLES = {
     Verdict.ERROR: "bold magenta",
     Verdict.NOT_SUPPORTED: "dim",
 }
-MEANINGS = {
-    Verdict.EXACT: "no departure was found, and one of the size stated would have been",
-    Verdict.NOT_EXACT: "a departure from the target's distribution was found",
-    Verdict.INCONCLUSIVE: "nothing was found, but the evidence is too thin to claim anything",
-    Verdict.ERROR: "an engine failed, so the run cannot claim anything",
-    Verdict.NOT_SUPPORTED: "nothing was tested",
-}
+LONGEST_CELL = 2000
 
 
 class Bars:
@@ -122,7 +117,7 @@ def print_summary(console: Console, report: Report, files: Mapping[str, Path]) -
         )
     console.print(table)
     headline = Text(report.verdict.value, STYLES[report.verdict])
-    console.print(headline.append(f": {MEANINGS[report.verdict]}.", "default"))
+    console.print(headline.append(f": {LOOKS[report.verdict].meaning}.", "default"))
     console.print(_plain(report.why))
     if report.verdict is Verdict.EXACT:
         console.print(
@@ -147,4 +142,4 @@ def _say(case: CaseModel) -> str:
 
 def _plain(text: str) -> Text:
     """Text from an engine, without markup or terminal control characters."""
-    return Text(printable(text))
+    return Text(excerpt(text, LONGEST_CELL))

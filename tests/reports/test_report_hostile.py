@@ -18,7 +18,8 @@ from conformance.reports.html import render_html
 from conformance.reports.junit import render_junit
 from conformance.reports.markdown import render_markdown
 from conformance.reports.model import CaseModel, dump_json
-from conformance.reports.text import clean, excerpt, one_line, web_address
+from conformance.reports.text import web_address
+from conformance.text import clean, excerpt, one_line
 from conformance.verdict import Verdict
 
 HOSTILE = {
