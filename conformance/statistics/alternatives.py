@@ -24,6 +24,7 @@ from conformance.statistics.tables import Floats, Ints
 
 LENIENT = (0.5, 0.7, 0.82, 0.9, 0.95, 0.975, 0.9875, 0.994)
 THRESHOLDS = (0.05, 0.3)
+TAILS = (1e-2, 1e-3, 1e-4)  # tokens rarer than this are lost
 HALVINGS = 6  # temperatures 1 / (1 + 2^-k) for k < HALVINGS, and 1 / (1 - 2^-k) for 1 <= k
 FULL = 1 - 2.0**-10  # the largest strength: it costs nothing and keeps every ratio above 0
 RAREST = 1e-30  # p below this is taken for this: ratios get smaller, never larger
@@ -56,12 +57,16 @@ def _directions() -> Iterator[Direction]:
     yield Direction("resample-from-p", 0.09, (FULL, 0.5, 0.2))
     yield Direction("softmax residual", 0.05, (FULL, 0.3, 0.1))
     yield Direction("argmax draft", 0.04, (FULL, 0.3, 0.1))
+    yield Direction("draft declared flatter than drawn", 0.02, (FULL, 0.3))
+    yield Direction("draft declared sharper than drawn", 0.02, (FULL, 0.3))
     for tau in THRESHOLDS:
         yield Direction(f"accept where p >= {tau:g}", 0.04, (FULL, 0.3))
     for factor in LENIENT:
         yield Direction(f"lenient {factor:g}", 0.24 / len(LENIENT), (FULL,))
     yield Direction("greedy", 0.03, (FULL, 0.3, 0.1, 0.03))
     yield Direction("flat", 0.03, (0.3, 0.1, 0.03, 0.01))
+    for rare in TAILS:
+        yield Direction(f"nothing rarer than {rare:g}", 0.01, (FULL,))
     temperatures = [1 / (1 + 2.0**-k) for k in range(HALVINGS)]
     temperatures += [1 / (1 - 2.0**-k) for k in range(1, HALVINGS)]
     for temperature in temperatures:
@@ -69,7 +74,7 @@ def _directions() -> Iterator[Direction]:
 
 
 DIRECTIONS = tuple(_directions())
-DRAFT_AWARE = 7 + len(LENIENT)  # leading directions that need the draft
+DRAFT_AWARE = 7 + len(THRESHOLDS) + len(LENIENT)  # leading directions that need the draft
 _COLUMN = np.array([d for d, x in enumerate(DIRECTIONS) for _ in x.strengths])  # [C]
 _STRENGTH = np.array([s for x in DIRECTIONS for s in x.strengths])  # [C]
 NAMES = tuple(
@@ -149,6 +154,9 @@ def _with_draft(p: Floats, q: Floats, at: tuple[Ints, Ints]) -> Floats:
     argmax = (at[1] == best[row]) * kept[row] / floor + (1 - kept)[row] * recovered
 
     columns = [ratio, recovered, accepted + left, accepted + left * softmax, argmax]
+    for raised in (np.sqrt(q), q * q):
+        declared = raised / raised.sum(axis=1, keepdims=True)
+        columns.append(_misdeclared(p, q, declared, at))
     for tau in THRESHOLDS:
         bold = np.where(p >= tau, q, np.minimum(p, q))
         rest = np.maximum(1 - bold.sum(axis=1), 0.0)[row]
@@ -159,6 +167,18 @@ def _with_draft(p: Floats, q: Floats, at: tuple[Ints, Ints]) -> Floats:
     return np.stack(columns, axis=1)
 
 
+def _misdeclared(p: Floats, drawn: Floats, declared: Floats, at: tuple[Ints, Ints]) -> Floats:
+    """Proposals from `drawn` judged as if from `declared`. [B, V] each -> [m]"""
+    row, _ = at
+    kept = drawn * np.minimum(1.0, np.divide(p, declared, out=np.ones_like(p), where=declared > 0))
+    rejected = np.maximum(1 - kept.sum(axis=1), 0.0)
+    left = np.maximum(p - declared, 0.0).sum(axis=1)
+    some = left > 1e-12
+    share = rejected / np.where(some, left, 1.0)
+    rest = np.where(some[row], np.maximum(p[at] - declared[at], 0.0), p[at]) * share[row]
+    return np.asarray((kept[at] + rest) / np.maximum(p[at], RAREST))
+
+
 def _without_draft(p: Floats, at: tuple[Ints, Ints]) -> Floats:
     """Directions that need no draft, at the tokens `at`. [B, V] -> [m, D - DRAFT_AWARE]"""
     row, token = at
@@ -166,6 +186,12 @@ def _without_draft(p: Floats, at: tuple[Ints, Ints]) -> Floats:
     best = p.argmax(axis=1)
     greedy = (token == best[row]) / floor
     flat = 1 / ((p > 0).sum(axis=1)[row] * floor)
+    # a law with nothing but a tail stays as it is
+    mass = [np.where(p >= rare, p, 0.0).sum(axis=1)[row] for rare in TAILS]
+    cut = [
+        np.where(m > 0, (p[at] >= rare) / np.where(m > 0, m, 1.0), 1.0)
+        for rare, m in zip(TAILS, mass, strict=True)
+    ]
     sharp, wide = [p[at] / (p * p).sum(axis=1)[row]], []
     root = p
     for _ in range(1, HALVINGS):  # p^(1/2), p^(1/4), ...
@@ -173,4 +199,4 @@ def _without_draft(p: Floats, at: tuple[Ints, Ints]) -> Floats:
         sharp.append(root[at] / (p * root).sum(axis=1)[row])
         inverse = np.divide(p, root, out=np.zeros_like(p), where=root > 0)
         wide.append(inverse[at] / inverse.sum(axis=1)[row] / floor)
-    return np.stack([greedy, flat, *sharp, *wide], axis=1)
+    return np.stack([greedy, flat, *cut, *sharp, *wide], axis=1)
