@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from conformance.explain import explain
-from conformance.faults import FAULTS, parse_fault
+from conformance.faults import parse_fault, rule_faults
 from conformance.law import Floats
 from conformance.reference import (
     EXACT,
@@ -38,7 +38,12 @@ MODULES = (
     *("reference", "explain", "decoding", "law", "verdict", "statistics.certificate"),
     *("text", "reports.text"),
 )
-RULES = {name: parse_fault(name)[1] for name in FAULTS}
+# an entropy of 2 nats is out of reach of the small vocabularies here
+RULES = {**rule_faults(), "entropy-gated": parse_fault("entropy-gated=0.3")[1] or EXACT}
+# these hold only where p, or the entropy, passes a threshold; this one needs a residual of two
+SOMEWHERE = {"threshold", "relaxed", "typical", "entropy-gated", "argmax-recovered"}
+# looks at p alone, and so departs even from a draft that is the target
+WITHOUT_Q = {"typical"}
 # the false-alarm probability of each comparison of samples below
 LEVEL = 1e-6
 
@@ -101,11 +106,13 @@ def test_no_faulty_rule_emits_the_target(name: str) -> None:
     rng = np.random.default_rng(0)
     p, q = rng.dirichlet(np.ones(5), 200), rng.dirichlet(np.ones(5), 200)
     tv = 0.5 * np.abs(emitted_law(p, q, RULES[name]) - p).sum(axis=1)
-    assert tv.min() > 1e-9  # slight where p and q nearly agree, but never nothing
+    # slight where p and q nearly agree, but never nothing
+    assert tv.min() > 1e-9 or name in SOMEWHERE
     assert tv.mean() > 0.01
     np.testing.assert_allclose(emitted_law(p, q, RULES[name]).sum(axis=1), 1, atol=1e-12)
     # ... but where the draft is the target nothing can go wrong, and nothing must be claimed
-    np.testing.assert_allclose(emitted_law(p, p, RULES[name]), p, atol=1e-12)
+    same = np.allclose(emitted_law(p, p, RULES[name]), p, rtol=0, atol=1e-12)
+    assert same == (name not in WITHOUT_Q)
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=6))
@@ -152,8 +159,11 @@ def test_a_block_and_what_follows_have_the_law_of_strings(v: int, k: int, holes:
     assert sum(alone for *_, alone in strings) == pytest.approx(1, abs=1e-12)
 
 
-@pytest.mark.parametrize(("v", "k"), SIZES)
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("v", "k", "name"),
+    # a residual over one token leaves nothing to draw
+    [(v, k, n) for v, k in SIZES for n in RULES if (v, n) != (2, "argmax-recovered")],
+)
 def test_a_faulty_block_has_another_law_of_strings(v: int, k: int, name: str) -> None:
     target, draft = random_model(v, 1), random_model(v, 2)
     strings = list(continued_law(target, draft, (1,), k, k + 1, RULES[name]))

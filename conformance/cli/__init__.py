@@ -9,6 +9,7 @@ import click
 
 from conformance._version import __version__
 from conformance.cli.explain import explain_command
+from conformance.cli.faults import faults_command
 from conformance.cli.listing import engines_command, schema_command
 from conformance.cli.plan import plan_command
 from conformance.cli.run import run_command
@@ -43,5 +44,12 @@ def main() -> None:
     """Check statistically that an engine's speculative decoding samples from its target model."""
 
 
-for _command in (run_command, plan_command, engines_command, explain_command, schema_command):
+for _command in (
+    run_command,
+    plan_command,
+    engines_command,
+    faults_command,
+    explain_command,
+    schema_command,
+):
     main.add_command(_command)

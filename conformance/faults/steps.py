@@ -1,0 +1,186 @@
+"""The steps of an engine, one by one, so that a fault can be one of them done wrong.
+
+The reference engine does the bookkeeping (prefixes, caches, batches) and leaves to `Steps` what
+engines get wrong: the random streams, how a proposal is drawn, how a block is verified, what stays
+in the cache, and what is answered. The defaults are the exact algorithm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.decoding import Decoding
+from conformance.law import Floats
+from conformance.reference import EXACT, Ints, Rule, draw, verify
+
+Round = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """All that is known when B blocks of K proposals are verified.
+
+    Parameters
+    ----------
+    p : (B, K + 1, V) float64
+        Target laws at the proposals and after them.
+    q : (B, K, V) float64
+        Laws the proposals were drawn from.
+    drafts : (B, K) int64
+        The proposals.
+    proposing, coins : (B, K) float64
+        Uniforms that drew the proposals, and uniforms that decide acceptance.
+    last : (B,) float64
+        Uniforms for the recovered or bonus token.
+    extra : (B, E) float64
+        More uniforms, where `Steps.extra` asks for them.
+    target_logits, draft_logits : (B, K + 1, V), (B, K, V) float64
+        What p and q were made from.
+    decoding : Decoding
+        What was asked.
+    start : (B,) int64
+        Output index of the block's first token.
+    prompts : (B, L) int64
+        The requests' prompts.
+    before : (B,) int64
+        The token before the block.
+    """
+
+    p: Floats
+    q: Floats
+    drafts: Ints
+    proposing: Floats
+    coins: Floats
+    last: Floats
+    extra: Floats
+    target_logits: Floats
+    draft_logits: Floats
+    decoding: Decoding
+    start: Ints
+    prompts: Ints
+    before: Ints
+
+    @property
+    def k(self) -> int:
+        """Proposals a block."""
+        return int(self.drafts.shape[1])
+
+    @property
+    def index(self) -> Ints:
+        """Output index of every position of the blocks. [B, K + 1]"""
+        return np.asarray(self.start[:, None] + np.arange(self.k + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """What B blocks emit.
+
+    Parameters
+    ----------
+    tokens : (B, K + 1) int64
+        Padded with -1.
+    accepted : (B,) int64
+        How many of them are proposals.
+    drafted : (B,) int64 or None
+        How many proposals the block really had; K by default.
+    """
+
+    tokens: Ints
+    accepted: Ints
+    drafted: Ints | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Everything B requests generated, before it is answered.
+
+    Parameters
+    ----------
+    tokens : (B, room) int64
+        Generated tokens; at least `wanted` plus `Steps.spare` of each row are valid.
+    rounds : list of list of (int, int)
+        ``(drafted, accepted)`` of every block; a block has ``accepted + 1`` tokens.
+    wanted : int
+        Tokens the requests asked for.
+    prompts : (B, L) int64
+        Prompts.
+    seeds : tuple of int
+        Seeds.
+    vocab : int
+        Vocabulary size.
+    """
+
+    tokens: Ints
+    rounds: list[list[Round]]
+    wanted: int
+    prompts: Ints
+    seeds: tuple[int, ...]
+    vocab: int
+
+
+Answer = tuple[list[int], list[Round]]
+
+
+def streams(seeds: tuple[int, ...], blocks: int, width: int) -> Floats:
+    """Uniforms of B requests, each from a stream of its own seed. [B, blocks, width]"""
+    return np.stack(
+        [np.random.Generator(np.random.Philox(key=s)).random((blocks, width)) for s in seeds]
+    )
+
+
+def judged(block: Block, rule: Rule = EXACT) -> Emitted:
+    """Verify by a rule: `conformance.reference.verify`."""
+    return Emitted(*verify(block.p, block.q, block.drafts, block.coins, block.last, rule))
+
+
+def by_rule(rule: Rule) -> Steps:
+    """The exact steps with another acceptance rule."""
+    return Steps(verify=lambda block: judged(block, rule))
+
+
+def cut(w: Written) -> list[Answer]:
+    """The first `wanted` tokens, and the rounds as they were."""
+    return [
+        (row[: w.wanted], rounds) for row, rounds in zip(w.tokens.tolist(), w.rounds, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What an engine does at each step; the exact algorithm unless told otherwise.
+
+    Parameters
+    ----------
+    uniforms : callable
+        ``(seeds, blocks, width) -> [B, blocks, width]``: columns are K proposals, K coins, one for
+        the recovered or bonus token.
+    propose : callable
+        ``(q, u) -> x``, [B, V] and [B] -> [B]: one proposal a row.
+    verify : callable
+        `Block` -> `Emitted`.
+    gap, draft_gap : callable or None
+        ``(accepted, k) -> [B]``: cache slots of the target, or the draft, that are left between
+        the accepted tokens and the next one. 0 is right; a rejected proposal stays in the context
+        for every slot above 0, and an accepted token is overwritten for every one below.
+    answer : callable
+        `Written` -> one answer a request.
+    extra : int
+        Further uniforms a block, in `Block.extra`.
+    spare : callable
+        ``(wanted, k) -> tokens`` to generate beyond those asked for, where `answer` loses some.
+    """
+
+    uniforms: Callable[[tuple[int, ...], int, int], Floats] = streams
+    propose: Callable[[Floats, Floats], Ints] = draw
+    verify: Callable[[Block], Emitted] = judged
+    gap: Callable[[Ints, int], Ints] | None = None
+    draft_gap: Callable[[Ints, int], Ints] | None = None
+    answer: Callable[[Written], list[Answer]] = cut
+    extra: int = 0
+    spare: Callable[[int, int], int] = lambda wanted, k: 0
+
+
+EXACT_STEPS = Steps()
