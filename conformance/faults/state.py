@@ -86,7 +86,10 @@ def _bonus_dropped(w: Written) -> list[Answer]:
             block[:drafted] if accepted == drafted else block
             for block, (drafted, accepted) in zip(_blocks(w, i), rounds, strict=True)
         ]
-        out.append((_joined(kept)[: w.wanted], rounds))
+        # what is reported ends with the block that ends the answer
+        reach = np.cumsum([accepted + 1 for _, accepted in rounds])
+        last = int(np.searchsorted(reach, w.wanted))
+        out.append((_joined(kept)[: w.wanted], rounds[: last + 1]))
     return out
 
 
