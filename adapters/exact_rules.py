@@ -170,6 +170,8 @@ class TreeBatch(Batch):
         accepted = np.zeros(len(rows), dtype=np.int64)
         alive = np.arange(len(rows))
         for level in range(self.k):
+            if alive.size == 0:
+                break
             mine = rows[alive]
             at = self.length[mine]
             back = min(2, self.prompt_length) if level == 0 else 1
