@@ -8,7 +8,7 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
-.PHONY: help setup audit test test-all lint format wheel clean
+.PHONY: help setup audit test test-all bench lint format wheel clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this help
@@ -42,6 +42,13 @@ test: setup  ## Run the tests, without the long ones
 
 test-all: setup  ## Run every test
 	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile
+
+# QUICK=1 takes a minute or two and leaves the written page alone; FULL=1 adds hours of judging
+BENCH = $(if $(QUICK),build/bench,tests/benchmarks)/results.json
+BENCH_PAGE = $(if $(QUICK),build/bench,docs)/benchmarks.md
+bench: setup  ## Run the benchmarks; writes docs/benchmarks.md (QUICK=1: build/bench)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -P -m benchmarks \
+	    $(if $(QUICK),--quick) $(if $(FULL),--full) --json $(BENCH) --page $(BENCH_PAGE)
 
 # mypy runs from elsewhere: here, the folder conformance/ would hide the package with its subpackages
 lint: setup  ## ruff and mypy
