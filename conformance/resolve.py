@@ -1,8 +1,8 @@
 """From the name a person types to an engine.
 
-``reference``, ``faulty:NAME``, ``transformers[:METHOD]``; an entry point in the group
-``conformance.engines``; ``package.module:Class``; ``path/to/file.py:Class``. Nothing of an engine
-is imported before it is asked for, and then only in a worker process.
+``reference``, ``exact:NAME``, ``faulty:NAME``, ``transformers[:METHOD]``; an entry point in the
+group ``conformance.engines``; ``package.module:Class``; ``path/to/file.py:Class``. Nothing of an
+engine is imported before it is asked for, and then only in a worker process.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from conformance.contract import Engine
 from conformance.errors import ConformanceError, EngineLoadError, UnknownEngineError
+from conformance.verifier.builtin import builtin_verifier
 
 ENTRY_POINTS = "conformance.engines"
 
@@ -72,7 +73,16 @@ BUILTINS: dict[str, Builtin] = {
         "conformance.adapters.reference",
         "faulty",
         ("accept-all", "lenient=0.9", "resample-from-p"),
-        "the reference made wrong on purpose",
+        "the reference made wrong on purpose; 'conformance faults' lists all",
+    ),
+    "exact": Builtin(
+        "conformance.adapters.exact_rules",
+        "exact",
+        (
+            *("sample-and-match", "without-q", "argmax-draft", "top-k-tree", "damaged-draft"),
+            *("block-verification", "variable-length"),
+        ),
+        "other exact rules, which must pass",
     ),
 }
 
@@ -87,17 +97,34 @@ def resolve(name: str) -> Engine:
     EngineLoadError
         If it exists but cannot be imported or constructed, or lacks part of the contract.
     """
+    return check_engine(name, construct(name))
+
+
+def construct(name: str) -> object:
+    """Construct whatever is called `name`: an engine, or a verifier.
+
+    Raises
+    ------
+    UnknownEngineError
+        If nothing has that name.
+    EngineLoadError
+        If it exists but cannot be imported or constructed.
+    """
     head, _, method = name.partition(":")
     try:
+        verifier = builtin_verifier(name)
+        if verifier is not None:
+            return verifier.make()
         if head in BUILTINS:
-            return _check(name, _builtin(head, method))
+            return _builtin(head, method)
         for point in entry_points(group=ENTRY_POINTS):
             if point.name in (name, head):
                 factory = point.load()
-                return _check(name, factory(method) if point.name != name and method else factory())
+                made: object = factory(method) if point.name != name and method else factory()
+                return made
         module, colon, attribute = name.rpartition(":")
         if colon and attribute.isidentifier():
-            return _check(name, _construct(_import(module), attribute))
+            return _construct(_import(module), attribute)
     except ConformanceError:
         raise
     except Exception as exc:  # an engine's own code runs here and may raise anything
@@ -159,7 +186,14 @@ def _construct(module: object, attribute: str) -> object:
         raise EngineLoadError(f"{attribute} cannot be constructed: {exc}") from exc
 
 
-def _check(name: str, engine: object) -> Engine:
+def check_engine(name: str, engine: object) -> Engine:
+    """Return the engine, or say what it lacks.
+
+    Raises
+    ------
+    EngineLoadError
+        If part of the contract is missing.
+    """
     missing = [
         part
         for part in ("card", "capabilities", "load", "generate", "close")

@@ -18,7 +18,10 @@ from typing import IO, Any
 from conformance import errors, wire
 from conformance.contract import Engine
 from conformance.errors import ConformanceError
-from conformance.resolve import resolve
+from conformance.resolve import check_engine, construct
+from conformance.verifier import Verifier
+from conformance.verifier import wire as verifier_wire
+from conformance.verifier.serve import Server, check_verifier, is_verifier
 
 SECONDS_TO_END = 4.0  # for the engine's `close`, once there are no more questions
 
@@ -27,11 +30,14 @@ class _Worker:
     def __init__(self) -> None:
         self.name: str | None = None
         self.engine: Engine | None = None
+        self.verifier: Server | None = None
 
     def answer(self, message: dict[str, Any]) -> dict[str, Any]:
         """Do what the message asks."""
         if message["op"] == "load":
             return self._load(message)
+        if self.verifier is not None:
+            return self.verifier.answer(message)
         assert self.engine is not None
         requests = wire.decode_requests(message["requests"])
         size = max(1, int(self.engine.capabilities.max_batch))
@@ -44,16 +50,24 @@ class _Worker:
     def _load(self, message: dict[str, Any]) -> dict[str, Any]:
         if message["engine"] != self.name or self.engine is None:
             self.close()
-            self.engine, self.name = resolve(message["engine"]), message["engine"]
+            made, self.name = construct(message["engine"]), message["engine"]
+            if is_verifier(made):
+                return self._hold(check_verifier(self.name, made))
+            self.engine = check_engine(self.name, made)
         if message["pair"] is not None:
             self.engine.load(wire.decode_pair(message["pair"]))
         return wire.describe(self.engine.card, self.engine.capabilities)
+
+    def _hold(self, verifier: Verifier) -> dict[str, Any]:
+        self.verifier = Server(verifier)
+        injects = callable(getattr(verifier, "verify_with", None))
+        return verifier_wire.describe(verifier.card, verifier.capabilities, injects)
 
     def close(self) -> None:
         """Let the engine go."""
         if self.engine is not None:
             self.engine.close()
-        self.engine = self.name = None
+        self.engine = self.verifier = self.name = None
 
 
 def main() -> None:
