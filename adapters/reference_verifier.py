@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
 from conformance._version import __version__
+from conformance.adapters.exact_rules import EXACT_RULES
 from conformance.contract import EngineCard
 from conformance.decoding import Decoding
 from conformance.errors import UnknownEngineError
@@ -16,10 +19,11 @@ from conformance.verifier.contract import VerifierCapabilities
 
 # what a fault may change and still be a fault of the verifier
 OWN_STEPS = ("verify", "extra")
+LARGEST = 4096  # vocabulary that ways other than the exact one were written for
 
 
-class ReferenceVerifier:
-    """`conformance.reference.verify`, or a fault's way to verify a block.
+class RuleVerifier:
+    """Any way to verify a block that the reference engine has, drawing its own random numbers.
 
     Parameters
     ----------
@@ -29,6 +33,8 @@ class ReferenceVerifier:
         Name on the card.
     declared : str
         The rule it declares.
+    by_token : bool
+        Whether proposals are settled one after the other.
     """
 
     def __init__(
@@ -36,6 +42,7 @@ class ReferenceVerifier:
         steps: Steps = EXACT_STEPS,
         name: str = "reference:verifier",
         declared: str = "exact",
+        by_token: bool = True,
     ) -> None:
         self._steps = steps
         self.card = EngineCard(
@@ -45,7 +52,11 @@ class ReferenceVerifier:
             homepage="https://proceedings.mlr.press/v202/leviathan23a.html",
             rule=declared,
         )
-        self.capabilities = VerifierCapabilities(max_batch=4096, verification="token")
+        self.capabilities = VerifierCapabilities(
+            max_batch=4096,
+            max_vocab=200_000 if steps is EXACT_STEPS else LARGEST,
+            verification="token" if by_token else "any",
+        )
 
     def verify(
         self, target_probs: Floats, draft_probs: Floats | None, draft_tokens: Ints, seed: int
@@ -56,18 +67,6 @@ class ReferenceVerifier:
         return self._verify(
             target_probs, draft_probs, draft_tokens, u[:, :k], u[:, k], u[:, k + 1 :]
         )
-
-    def verify_with(
-        self,
-        target_probs: Floats,
-        draft_probs: Floats | None,
-        draft_tokens: Ints,
-        coins: Floats,
-        last: Floats,
-    ) -> Ints:
-        """Verify blocks with the random numbers given."""
-        extra = np.random.default_rng(0).random((len(draft_tokens), self._steps.extra))
-        return self._verify(target_probs, draft_probs, draft_tokens, coins, last, extra)
 
     def _verify(
         self, p: Floats, q: Floats | None, x: Ints, coins: Floats, last: Floats, extra: Floats
@@ -95,6 +94,22 @@ class ReferenceVerifier:
         return self._steps.verify(block).tokens
 
 
+class ReferenceVerifier(RuleVerifier):
+    """`conformance.reference.verify`, or that with a fault: it takes the random numbers too."""
+
+    def verify_with(
+        self,
+        target_probs: Floats,
+        draft_probs: Floats | None,
+        draft_tokens: Ints,
+        coins: Floats,
+        last: Floats,
+    ) -> Ints:
+        """Verify blocks with the random numbers given."""
+        extra = np.random.default_rng(0).random((len(draft_tokens), self._steps.extra))
+        return self._verify(target_probs, draft_probs, draft_tokens, coins, last, extra)
+
+
 def verifier() -> ReferenceVerifier:
     """The exact rule."""
     return ReferenceVerifier()
@@ -109,16 +124,44 @@ def faulty_verifier(text: str) -> ReferenceVerifier:
         If there is no such fault, or it is not in the way a block is verified.
     """
     fault, _ = parse_fault(text)
-    steps = fault.steps()
+    steps = _own(fault.steps(), f"faulty:{text}")
+    declared = f"deliberately wrong: {fault.summary}"
+    return ReferenceVerifier(steps, f"faulty:{text}:verifier", declared)
+
+
+def exact_verifier(name: str) -> RuleVerifier:
+    """Another exact rule.
+
+    Raises
+    ------
+    UnknownEngineError
+        If there is no such rule, or it is not in the way a block is verified.
+    """
+    if name not in EXACT_RULES:
+        raise UnknownEngineError(
+            f"no exact rule named {name!r}; there are {', '.join(EXACT_RULES)}"
+        )
+    rule = EXACT_RULES[name]
+    steps = _own(rule.steps, f"exact:{name}")
+    return RuleVerifier(steps, f"exact:{name}:verifier", by_token=rule.by_token)
+
+
+def _own(steps: Steps, engine: str) -> Steps:
+    """The steps, if they are a verifier's own.
+
+    Raises
+    ------
+    UnknownEngineError
+        If they differ from the exact ones elsewhere, or not at all where a verifier could.
+    """
     around = [
-        name
-        for name in steps.__dataclass_fields__
-        if name not in OWN_STEPS and getattr(steps, name) is not getattr(EXACT_STEPS, name)
+        f.name
+        for f in fields(steps)
+        if f.name not in OWN_STEPS and getattr(steps, f.name) is not getattr(EXACT_STEPS, f.name)
     ]
     if around or steps.verify is EXACT_STEPS.verify:
         raise UnknownEngineError(
-            f"fault {text} is in the engine around the verifier, not in the verifier; "
-            f"run it as faulty:{text}"
+            f"what {engine} does is in the engine around the verifier, not in the verifier; run it "
+            f"as {engine}"
         )
-    name = f"faulty:{text}:verifier"
-    return ReferenceVerifier(steps, name, f"deliberately wrong: {fault.summary}")
+    return steps

@@ -21,19 +21,22 @@ from conformance.reports.model import CaseModel
 from conformance.result import CaseResult
 from conformance.runner import Settings, judge_cases, prepare
 from conformance.verdict import CaseVerdict, Verdict
+from conformance.verifier.plan import VerifierCase
 
 QUESTIONS: dict[str, Callable[[Case], bool]] = {
     "worked-example": lambda c: c.probe == "worked-example",
+    "verifier": lambda c: isinstance(c, VerifierCase),
     "greedy": lambda c: c.decoding.greedy,
     "temperature": lambda c: _sampled(c) and not c.decoding.truncates,
     "truncation": lambda c: _sampled(c) and c.decoding.truncates,
-    "joint": lambda c: not c.decoding.greedy,
+    "joint": lambda c: not c.decoding.greedy and not isinstance(c, VerifierCase),
     "every": lambda c: True,
 }
 
 
 def _sampled(case: Case) -> bool:
-    return not case.decoding.greedy and case.probe != "worked-example"
+    apart = case.probe == "worked-example" or isinstance(case, VerifierCase)
+    return not case.decoding.greedy and not apart
 
 
 class Store:

@@ -19,6 +19,7 @@ def engines_command() -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from conformance.resolve import BUILTINS, ENTRY_POINTS  # noqa: PLC0415
+    from conformance.verifier.builtin import VERIFIERS  # noqa: PLC0415
 
     table = Table()
     for heading in ("engine", "what it is", "version", "speculates with", "decodings"):
@@ -29,6 +30,10 @@ def engines_command() -> None:
             version, draft, claims = _ask(full) if builtin.installed else (None, "", "")
             missing = f"not installed (pip install 'specdec-conformance[{name}]')"
             table.add_row(*map(Text, (full, builtin.summary, version or missing, draft, claims)))
+    for name, verifier in VERIFIERS.items():
+        version, method, claims = _ask(name) if verifier.installed else (None, "", "")
+        missing = f"not installed (pip install 'specdec-conformance[{verifier.requires}]')"
+        table.add_row(*map(Text, (name, verifier.summary, version or missing, method, claims)))
     for point in entry_points(group=ENTRY_POINTS):
         version, draft, claims = _ask(point.name)
         row = (point.name, point.value, version, draft, claims)
@@ -39,14 +44,18 @@ def engines_command() -> None:
 
 
 def _ask(name: str) -> tuple[str, str, str]:
-    """Version, speculation method and claimed decodings, from the engine in its own process."""
+    """Version, method and claimed decodings, from the engine in its own process."""
     from conformance.errors import ConformanceError  # noqa: PLC0415
-    from conformance.pool import describe  # noqa: PLC0415
+    from conformance.verifier import VerifierCapabilities  # noqa: PLC0415
+    from conformance.verifier.gather import describe  # noqa: PLC0415
 
     try:
-        card, claimed = describe(name)
+        card, claimed, *_ = describe(name)
     except ConformanceError as exc:
         return f"cannot be loaded: {exc}", "", ""
+    if isinstance(claimed, VerifierCapabilities):
+        rule = "greedy" if claimed.greedy else card.rule
+        return card.version, card.method, f"a verifier: {rule}"
     words = [w for w in ("greedy", "sampling", "top_k", "top_p", "min_p") if getattr(claimed, w)]
     return card.version, card.method, ", ".join(words)
 

@@ -22,8 +22,8 @@ def plan_command(no_timing: bool, **options: Any) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    from conformance.plan import forecast  # noqa: PLC0415
     from conformance.runner import prepare  # noqa: PLC0415
+    from conformance.verifier.plan import VerifierCase  # noqa: PLC0415
 
     settings = settings_from(**options)
     plan = prepare(settings)
@@ -36,20 +36,15 @@ def plan_command(no_timing: bool, **options: Any) -> None:
             why = case.error or f"not claimed: {case.refusal}"
             table.add_row(Text(one_line(case.id)), "none", "", Text(one_line(why)))
             continue
-        seen = forecast(case, plan)
-        parts = [
-            (seen.greedy_rate, "{:.2%} of greedy tokens changed"),
-            (seen.first_token_tv, "first token off by TV {:.3f}"),
-            (seen.leak, "{:.1%} of the draft leaking in"),
-            (seen.rank_shift, "likely tokens off by a share of {:.3f}"),
-        ]
-        lines = "\n".join(text.format(value) for value, text in parts if value is not None)
+        lines = "\n".join(_forecast(case, plan))
         seconds = None if no_timing else _seconds(case, plan, settings.timeout)
         total += seconds or 0.0
         time = "" if seconds is None else _duration(seconds / settings.jobs)
         table.add_row(
             Text(one_line(case.id)),
-            f"{case.workload.requests:,} x {case.workload.new_tokens} tokens",
+            str(case.workload)
+            if isinstance(case, VerifierCase)
+            else f"{case.workload.requests:,} x {case.workload.new_tokens} tokens",
             time,
             lines,
         )
@@ -68,8 +63,30 @@ def plan_command(no_timing: bool, **options: Any) -> None:
         console.print(line, highlight=False)
 
 
+def _forecast(case: Case, plan: RunPlan) -> list[str]:
+    from conformance.plan import forecast  # noqa: PLC0415
+    from conformance.verifier.forecast import forecast_lines  # noqa: PLC0415
+    from conformance.verifier.plan import VerifierCase  # noqa: PLC0415
+
+    if isinstance(case, VerifierCase):
+        return list(forecast_lines(case, plan))
+    seen = forecast(case, plan)
+    parts = [
+        (seen.greedy_rate, "{:.2%} of greedy tokens changed"),
+        (seen.first_token_tv, "first token off by TV {:.3f}"),
+        (seen.leak, "{:.1%} of the draft leaking in"),
+        (seen.rank_shift, "likely tokens off by a share of {:.3f}"),
+    ]
+    return [text.format(value) for value, text in parts if value is not None]
+
+
 def _seconds(case: Case, plan: RunPlan, timeout: float) -> float | None:
     """Time a few requests of both arms, and scale; None if the engine will not answer."""
+    from conformance.verifier.gather import seconds_needed  # noqa: PLC0415
+    from conformance.verifier.plan import VerifierCase  # noqa: PLC0415
+
+    if isinstance(case, VerifierCase):
+        return seconds_needed(case, plan.seed, timeout)
     from conformance.gather import arm_requests  # noqa: PLC0415
     from conformance.pool import Task, Worker  # noqa: PLC0415
 

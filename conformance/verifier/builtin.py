@@ -66,6 +66,9 @@ VERIFIERS: dict[str, BuiltinVerifier] = {
     "faulty:resample-from-p:verifier": BuiltinVerifier(
         _REFERENCE, "faulty_verifier", "the rule made wrong on purpose", "resample-from-p"
     ),
+    "exact:block-verification:verifier": BuiltinVerifier(
+        _REFERENCE, "exact_verifier", "another exact rule, which must pass", "block-verification"
+    ),
     "transformers:verifier": BuiltinVerifier(
         "conformance.adapters.transformers_verifier",
         "verifier",
@@ -86,10 +89,12 @@ VERIFIERS: dict[str, BuiltinVerifier] = {
 
 
 def builtin_verifier(name: str) -> BuiltinVerifier | None:
-    """The built-in verifier of that name; ``faulty:FAULT:verifier`` takes any fault."""
+    """The built-in verifier of that name; ``faulty:FAULT:verifier`` takes any fault, and
+    ``exact:RULE:verifier`` any exact rule.
+    """
     if name in VERIFIERS:
         return VERIFIERS[name]
-    if name.startswith("faulty:") and name.endswith(SUFFIX):
-        fault = name.removeprefix("faulty:").removesuffix(SUFFIX)
-        return BuiltinVerifier(_REFERENCE, "faulty_verifier", "made wrong on purpose", fault)
+    head, _, rest = name.removesuffix(SUFFIX).partition(":")
+    if name.endswith(SUFFIX) and head in ("faulty", "exact"):
+        return BuiltinVerifier(_REFERENCE, f"{head}_verifier", "", rest)
     return None

@@ -112,7 +112,7 @@ def _jobs(case: VerifierCase, run: int) -> Iterator[_Job]:
             yield job
     for edge in edges.EDGES:
         if edge.refused(case.claims, case.injects) is None:
-            shape = (len(edge.x) if edge.repeats == 1 else edge.repeats, edge.x.shape[1] + 1)
+            shape = (edge.answers, edge.x.shape[1] + 1)
             yield _Job("edge", edge.name, 0, {"op": "edge", "edge": edge.name}, shape)
     if case.claims.reproducible and first is not None:
         yield _Job("again", first.name, 0, first.message, first.shape)

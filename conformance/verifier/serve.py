@@ -102,13 +102,15 @@ class Server:
             whole: Any = self.verifier
             return _packed([whole.verify_with(p, q, x, edge.coins.copy(), edge.last.copy())], [x])
         made, rows = [], []
-        for begin in range(0, edge.repeats, claims.max_batch):
-            size = min(claims.max_batch, edge.repeats - begin)
+        calls = [(seed, 1) for seed in edge.seeds] or [
+            (begin, min(claims.max_batch, edge.repeats - begin))
+            for begin in range(0, edge.repeats, claims.max_batch)
+        ]
+        for seed, size in calls:
             rows.append(np.repeat(x, size, axis=0))
             laws: list[Floats | None] = [
                 None if a is None else np.repeat(a, size, axis=0) for a in (p, q)
             ]
-            seed = edge.seed if edge.seed is not None else begin
             assert laws[0] is not None
             made.append(self.verifier.verify(laws[0], laws[1], rows[-1].copy(), seed))
         return _packed(made, rows)
