@@ -16,7 +16,7 @@ from conformance.adapters.reference import PROPOSALS, Batch, ReferenceEngine
 from conformance.contract import Capabilities
 from conformance.errors import UnknownEngineError
 from conformance.faults.steps import Block, Emitted, Steps, judged
-from conformance.law import Bools, Floats, warp
+from conformance.law import Bools, Floats
 from conformance.reference import Ints, draw
 from conformance.tinylm import Tokens
 
@@ -177,7 +177,7 @@ class TreeBatch(Batch):
             back = min(2, self.prompt_length) if level == 0 else 1
             q = self._logits(1, mine, at - back, back)[:, -1]
             candidates = np.argsort(-q, axis=-1, kind="stable")[:, :CANDIDATES]
-            p = warp(self._logits(0, mine, at - 1, 1)[:, 0], self.decoding)
+            p = self._warp(self._logits(0, mine, at - 1, 1)[:, 0])
             c = coins[alive, level]
             token, matched = among_candidates(p, candidates, c[:, :-1], c[:, -1])
             self._append(mine, token[:, None])
@@ -185,7 +185,7 @@ class TreeBatch(Batch):
             accepted[alive] += 1
         if alive.size:
             mine = rows[alive]
-            p = warp(self._logits(0, mine, self.length[mine] - 1, 1)[:, 0], self.decoding)
+            p = self._warp(self._logits(0, mine, self.length[mine] - 1, 1)[:, 0])
             self._append(mine, draw(p, u[alive, -1])[:, None])
         for row, count in zip(rows, accepted.tolist(), strict=True):
             self.rounds[row].append((self.k, count))

@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance._version import __version__
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
-from conformance.decoding import Decoding
+from conformance.decoding import Decoding, Dialect
 from conformance.errors import EngineLoadError
 from conformance.faults import parse_fault
 from conformance.faults.steps import EXACT_STEPS, Block, Steps, Written
@@ -37,6 +37,8 @@ class Batch:
         Alike in all but prompt and seed.
     k : int
         Proposals a block; 0 is plain sampling.
+    dialect : Dialect
+        How the decoding is applied.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class Batch:
         steps: Steps,
         requests: list[Request],
         k: int,
+        dialect: Dialect,
     ) -> None:
+        self.dialect = dialect
         self.target, self.draft, self.steps, self.k = target, draft, steps, k
         self.decoding, self.wanted = requests[0].decoding, requests[0].max_new_tokens
         self.seeds = tuple(r.seed or 0 for r in requests)
@@ -117,11 +121,11 @@ class Batch:
             # two tokens again writes what is missing and changes nothing else.
             back = min(2, self.prompt_length) if i == 0 else 1
             draft_logits[:, i] = self._logits(1, rows, end + i - back, back)[:, -1]
-            q[:, i] = warp(draft_logits[:, i], self.decoding)
+            q[:, i] = self._warp(draft_logits[:, i])
             proposals[:, i] = self.steps.propose(q[:, i], u[:, i])
             self.tokens[rows, end + i] = proposals[:, i]
         target_logits = self._logits(0, rows, end - 1, k + 1)
-        p = warp(target_logits, self.decoding)
+        p = self._warp(target_logits)
         if k == 0:
             self._append(rows, draw(p[:, 0], u[:, 0])[:, None])
             return
@@ -140,10 +144,14 @@ class Batch:
                 start=end - self.prompt_length,
                 prompts=self.prompts[rows],
                 before=self.tokens[rows, end - 1],
+                dialect=self.dialect,
             )
         )
         drafted = np.full(len(rows), k) if emitted.drafted is None else emitted.drafted
         self._record(rows, emitted.tokens, drafted, emitted.accepted)
+
+    def _warp(self, logits: Floats) -> Floats:
+        return warp(logits, self.decoding, self.dialect)
 
     def _record(self, rows: Tokens, tokens: Tokens, drafted: Tokens, accepted: Tokens) -> None:
         """Write down what the blocks emitted, and let the caches slip where a fault has them."""
@@ -187,6 +195,10 @@ class ReferenceEngine:
         What it claims, where that differs.
     batch : type
         What advances alike requests; `Batch`, or a class derived from it.
+    proposals : int
+        Proposals a block.
+    dtype : dtype
+        Of the models' arithmetic.
     """
 
     def __init__(
@@ -196,8 +208,11 @@ class ReferenceEngine:
         declared: str = "exact",
         capabilities: Capabilities | None = None,
         batch: type[Batch] = Batch,
+        proposals: int = PROPOSALS,
+        dtype: type[np.floating] = np.float64,
     ) -> None:
         self._steps, self._batch = steps, batch
+        self._proposals, self._dtype = proposals, dtype
         self.card = EngineCard(
             name=name,
             version=__version__,
@@ -212,10 +227,11 @@ class ReferenceEngine:
         self._draft: TinyLlama | None = None
 
     def load(self, probe: ModelPair) -> None:
-        """Load both models in float64."""
+        """Load both models."""
         if probe.draft is None:
             raise EngineLoadError("the reference engine needs a probe with a draft model")
-        self._target, self._draft = TinyLlama.load(probe.target), TinyLlama.load(probe.draft)
+        self._target = TinyLlama.load(probe.target, self._dtype)
+        self._draft = TinyLlama.load(probe.draft, self._dtype)
 
     def close(self) -> None:
         """Forget the models."""
@@ -231,8 +247,10 @@ class ReferenceEngine:
         answers: dict[int, Completion] = {}
         for rows in alike.values():
             mine = [requests[i] for i in rows]
-            k, steps = (PROPOSALS, self._steps) if mine[0].speculate else (0, EXACT_STEPS)
-            batch = self._batch(self._target, self._draft, steps, mine, k)
+            k, steps = (self._proposals, self._steps) if mine[0].speculate else (0, EXACT_STEPS)
+            batch = self._batch(
+                self._target, self._draft, steps, mine, k, self.capabilities.dialect
+            )
             answers |= zip(rows, batch.run(), strict=True)
         return [answers[i] for i in range(len(requests))]
 

@@ -71,6 +71,8 @@ class Fault:
         Its size; by default the one it has in the wild. None where there is none.
     span : Span or None
         What the parameter may be.
+    visible : float or None
+        A size at which it shows in a few thousand tokens, where its own takes millions.
     note : str
         What to know before expecting it to be caught.
     """
@@ -84,6 +86,7 @@ class Fault:
     needs: Needs = "sampling"
     parameter: float | None = None
     span: Span | None = None
+    visible: float | None = None
     note: str = ""
 
     def steps(self, value: float | None = None) -> Steps:

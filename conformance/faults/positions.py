@@ -326,6 +326,7 @@ POSITIONS = (
         _low_precision_draw,
         parameter=8,
         span=Span(2, 52, "bits of the mantissa: 8 is bfloat16, 11 float16, 24 float32", whole=True),
+        visible=4,
         note="in a vocabulary of 32 it is slight; =4 shows it at once",
     ),
     Fault(
@@ -337,6 +338,7 @@ POSITIONS = (
         _coarse_uniforms,
         parameter=24,
         span=Span(2, 52, "bits of a uniform", whole=True),
+        visible=6,
         note="at 24 bits it takes far more tokens than anyone draws; =6 shows it",
     ),
     Fault(
@@ -349,6 +351,7 @@ POSITIONS = (
         needs="filter",
         parameter=24,
         span=Span(2, 52, "bits of a coin", whole=True),
+        visible=8,
         note="at 24 bits it happens once in 17 million proposals; =8 shows it under a filter",
     ),
 )

@@ -81,21 +81,22 @@ def _unwarped_target(b: Block) -> Emitted:
 
 
 def _temperature_ignored(b: Block) -> Emitted:
-    return judged(replace(b, p=warp(b.target_logits, replace(b.decoding, temperature=1.0))))
+    plain = replace(b.decoding, temperature=1.0)
+    return judged(replace(b, p=warp(b.target_logits, plain, b.dialect)))
 
 
 def _temperature_twice(b: Block) -> Emitted:
     if b.decoding.greedy:
         return judged(b)
     twice = replace(b.decoding, temperature=b.decoding.temperature**2)
-    return judged(replace(b, p=warp(b.target_logits, twice)))
+    return judged(replace(b, p=warp(b.target_logits, twice, b.dialect)))
 
 
 def _unfiltered(b: Block) -> Floats:
     if b.decoding.greedy:
         return b.p
     none = replace(b.decoding, top_k=None, top_p=None, min_p=None)
-    return warp(b.target_logits, none)
+    return warp(b.target_logits, none, b.dialect)
 
 
 def _filters_on_bonus_only(b: Block) -> Emitted:
@@ -280,6 +281,7 @@ PROBABILITIES = (
         _tail_lost,
         parameter=6e-8,
         span=Span(0, 0.5, "the smallest probability left"),
+        visible=0.005,
         note="of float16's own size it takes millions of tokens to see; =0.005 shows it at once",
     ),
     Fault(
@@ -291,6 +293,7 @@ PROBABILITIES = (
         _rounded_laws,
         parameter=8,
         span=Span(1, 52, "bits of the mantissa: 8 is bfloat16, 11 float16, 24 float32", whole=True),
+        visible=2,
         note="in bfloat16 it moves a law by less than a thousandth; =2 shows it",
     ),
 )

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from conformance.decoding import Decoding
+from conformance.decoding import Decoding, Dialect
 from conformance.law import Floats
 from conformance.reference import EXACT, Ints, Rule, draw, verify
 
@@ -47,6 +47,8 @@ class Block:
         The requests' prompts.
     before : (B,) int64
         The token before the block.
+    dialect : Dialect or None
+        How the decoding is applied; None for the default.
     """
 
     p: Floats
@@ -62,6 +64,7 @@ class Block:
     start: Ints
     prompts: Ints
     before: Ints
+    dialect: Dialect | None = None
 
     @property
     def k(self) -> int:

@@ -1,0 +1,186 @@
+"""Which catalogued fault explains a departure best, and where the departure is.
+
+Every fault of the catalogue is run through the reference engine on the case's own probe, prompts
+and decoding. Evidence and simulations are counted in the same cells (`cells`), each candidate is
+scored by how well it predicts the evidence's counts (`score`), and the exact engine is a candidate
+like the others. Nothing here decides a verdict: it is asked once a departure was found.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from conformance.diagnosis.candidates import (
+    EXACT_NAME,
+    Setting,
+    applicable,
+    beginning,
+    exactly,
+    repeats_by_chance,
+    simulated,
+    sized,
+    verified_tokens,
+)
+from conformance.diagnosis.cells import Counts, count
+from conformance.diagnosis.place import in_words
+from conformance.diagnosis.score import best_first, fit, odds_in_words, score
+from conformance.evidence import Evidence
+from conformance.faults import FAULTS, Fault
+from conformance.judge import ArmJudge
+from conformance.plan import Case
+from conformance.tinylm import Tokens
+
+# An explanation is offered when it beats exactness by this many nats, and is said to fit when the
+# evidence does not depart from it in turn. Explanations within `ALIKE` nats are named together.
+CONVINCING = 20.0
+FITS = 1e-4
+ALIKE = float(np.log(100.0))
+# Requests of the first round, in which everything is tried, and of the second, for the best.
+FIRST, SECOND = 240, 1200
+FINALISTS = 5
+MOST_PROPOSALS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What explains the evidence.
+
+    Parameters
+    ----------
+    scores : dict of str to float
+        Log probability of the evidence under the exact engine and under the best faults, by name.
+    faults : dict of str to Fault
+        Those faults, at the size that was tried.
+    fits : float
+        p-value of the evidence and the best fault being of one law.
+    place : str
+        Where it departs, in words.
+    """
+
+    scores: dict[str, float]
+    faults: dict[str, Fault]
+    fits: float
+    place: str
+
+    @property
+    def ranked(self) -> list[str]:
+        """Faults by decreasing score."""
+        return best_first({n: s for n, s in self.scores.items() if n != EXACT_NAME})
+
+    @property
+    def alike(self) -> list[str]:
+        """The best fault and those that explain the evidence about as well."""
+        ranked = self.ranked
+        return [n for n in ranked if self.scores[ranked[0]] - self.scores[n] < ALIKE]
+
+    def __str__(self) -> str:
+        """One to three sentences."""
+        return " ".join(part for part in (self._cause(), self.place) if part)
+
+    def _cause(self) -> str:
+        if not self.scores:
+            return ""
+        first = self.ranked[0]
+        against_exact = self.scores[first] - self.scores[EXACT_NAME]
+        if against_exact < CONVINCING:
+            return "No fault in the catalogue explains it."
+        fault = self.faults[first]
+        also = [n for n in self.alike if n != first][:2]
+        rest = [n for n in self.ranked if n not in self.alike]
+        says = f"Likely cause: {first} ({fault.summary})"
+        if fault.parameter is not None and fault.parameter != FAULTS[first].parameter:
+            says = f"Likely cause: {first} ({fault.summary}; of about {fault.parameter:g})"
+        if also:
+            says += f", or {' or '.join(also)}, which looks the same here"
+        if rest:
+            gap = self.scores[first] - self.scores[rest[0]]
+            says += f", favoured over {rest[0]} by odds of {odds_in_words(gap)}"
+        says += f" and over exactness by {odds_in_words(against_exact)}"
+        if self.fits >= FITS:
+            return says + ", and it fits."
+        return says + ", but it does not fit well: look for something like it."
+
+
+def diagnose(judge: ArmJudge, evidence: Evidence) -> str:
+    """Sentences that name the likeliest fault, or say that none fits, and where it shows."""
+    return str(explain(judge.case, judge.prompts, evidence, judge.plan.seed))
+
+
+def explain(case: Case, prompts: Tokens, evidence: Evidence, seed: int) -> Diagnosis:
+    """Try the catalogue on what the speculative arm of a case answered.
+
+    Only an engine that drafts with the probe's draft model can be compared with the reference
+    engine's faults; of any other, only the place is told.
+
+    Parameters
+    ----------
+    case : Case
+        Probe, decoding and claims.
+    prompts : (P, L) int64
+        Distinct prompts.
+    evidence : Evidence
+        What was answered.
+    seed : int
+        Randomises ranks.
+    """
+    oracle = case.oracle
+    evidence = beginning(evidence, SECOND)
+    n = len(evidence.tokens)
+    rng = np.random.default_rng([seed, 4, zlib.crc32(case.id.encode())])
+    if n == 0:
+        return Diagnosis({}, {}, 1.0, "")
+    if case.capabilities.draft != "model":
+        return Diagnosis({}, {}, 1.0, in_words(count(oracle, prompts, evidence, n, rng), None))
+    drafted = None if evidence.rounds is None else evidence.rounds[:, 1]
+    proposals = int(drafted.max(initial=0)) if drafted is not None else 0
+    setting = Setting(
+        oracle,
+        tuple(map(tuple, prompts.tolist())),
+        evidence.tokens.shape[1],
+        min(proposals, MOST_PROPOSALS) or 4,
+        evidence.rounds is not None,
+    )
+    how_often = drafted is not None and bool((drafted == setting.proposals).all())
+    sample = oracle.sample(prompts, evidence.prompt, evidence.tokens)
+    verified = verified_tokens(sample, evidence)
+    faults = {
+        name: sized(fault, sample, verified)
+        for name, fault in FAULTS.items()
+        if applicable(fault, case.decoding)
+    }
+    scores = _scores(setting, evidence, list(faults.values()), min(FIRST, n), how_often, rng)[0]
+    best = [name for name in best_first(scores) if name != EXACT_NAME][:FINALISTS]
+    scores, mine = _scores(setting, evidence, [faults[f] for f in best], n, how_often, rng)
+    most = repeats_by_chance(setting, n)
+    first = next(name for name in best_first(scores) if name != EXACT_NAME)
+    winner = simulated(setting, first, faults[first].parameter, n, most)
+    exact = exactly(setting, n, most)
+    return Diagnosis(
+        scores, {f: faults[f] for f in best}, fit(mine, winner, how_often), in_words(mine, exact)
+    )
+
+
+def _scores(
+    setting: Setting,
+    evidence: Evidence,
+    faults: list[Fault],
+    n: int,
+    how_often: bool,
+    rng: np.random.Generator,
+) -> tuple[dict[str, float], Counts]:
+    """Scores of the exact engine and of faults, from n requests of each; and the evidence's counts.
+
+    As many requests of the evidence as of the candidates: whether an answer was given before
+    depends on how many there are.
+    """
+    most = repeats_by_chance(setting, n)
+    mine = count(setting.oracle, setting.prompt_array, beginning(evidence, n), most, rng)
+    exact = exactly(setting, n, most)
+    scores = {EXACT_NAME: score(mine, exact, exact, how_often)}
+    for fault in faults:
+        made = simulated(setting, fault.name, fault.parameter, n, most)
+        scores[fault.name] = score(mine, made, exact, how_often)
+    return scores, mine
