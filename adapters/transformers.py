@@ -96,7 +96,9 @@ class TransformersEngine:
             method=self._method.words,
             homepage=HOMEPAGE,
         )
-        self.capabilities = Capabilities(draft=self._method.draft, max_batch=BATCH)
+        self.capabilities = Capabilities(
+            draft=self._method.draft, max_batch=BATCH, verification="token"
+        )
         self._torch: Any = None
         self._library: Any = None
         self._target: Any = None

@@ -14,6 +14,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from conformance.decoding import Decoding, Dialect
 
+Verification = Literal["any", "token"]
 Draft = Literal["model", "lookup", "early-exit", "other-vocabulary", "none"]
 
 
@@ -59,6 +60,11 @@ class Capabilities:
         How it applies the decoding.
     sampling, greedy, top_k, top_p, min_p : bool
         Decodings it supports. What is not claimed is listed as NOT SUPPORTED, never as passed.
+    verification : {'any', 'token'}
+        ``"token"`` says that proposals are verified one after the other, as in Leviathan et al.
+        (2023): whether an output token is the first of a block, a later one, or the bonus is
+        settled before it is drawn, so each kind is also judged by itself. Methods that decide on a
+        block as a whole (block verification) must leave it at ``"any"``.
     """
 
     draft: Draft = "model"
@@ -70,6 +76,7 @@ class Capabilities:
     top_k: bool = True
     top_p: bool = True
     min_p: bool = True
+    verification: Verification = "any"
 
     def refuses(self, decoding: Decoding) -> str | None:
         """Name the first thing in `decoding` that is not claimed, or None."""

@@ -117,6 +117,23 @@ def load_evidence(path: Path) -> Evidence:
     return evidence
 
 
+def continued(first: Evidence, then: Evidence) -> Evidence:
+    """Evidence of one arm gathered in two parts, the second after the first."""
+    rounds: Tokens | None = None
+    if len(then.tokens) == 0:
+        rounds = first.rounds
+    elif first.rounds is not None and then.rounds is not None:
+        rounds = np.concatenate([first.rounds, then.rounds + np.array([len(first.tokens), 0, 0])])
+    return Evidence(
+        tokens=np.concatenate([first.tokens, then.tokens]),
+        prompt=np.concatenate([first.prompt, then.prompt]),
+        seeds=np.concatenate([first.seeds, then.seeds]),
+        rounds=rounds,
+        seconds=then.seconds,
+        planned=then.planned,
+    )
+
+
 def speculation_seen(evidence: Evidence) -> Speculation:
     """Count what the engine reported of its blocks."""
     if evidence.rounds is None:

@@ -1,24 +1,28 @@
 """Gathering: a plan's requests through the workers, into evidence on disk.
 
-A case whose evidence is on disk is not sampled again. What was gathered before a failure is kept.
+What is on disk already is not sampled again, whether an arm is complete or not. What was gathered
+before a failure is kept. While answers come in, a `Watch` may find a case so far from its law that
+the rest need not be sampled.
 """
 
 from __future__ import annotations
 
+import itertools
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from conformance import wire
 from conformance.contract import Request
 from conformance.errors import ConformanceError, EvidenceError
-from conformance.evidence import Evidence, load_evidence, stack_rounds
+from conformance.evidence import Evidence, continued, load_evidence, stack_rounds
 from conformance.plan import Case, RunPlan
 from conformance.pool import Outcome, Task, run_tasks
 from conformance.tinylm import Tokens
+from conformance.watch import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,7 @@ class Gathered:
     arms: dict[str, Evidence]
     error: ConformanceError | None = None
     detail: str = ""
+    stopped: bool = False  # before the planned end, because the answer was known
 
 
 Progress = Callable[[Case, str, int], None]  # case, arm, requests just answered
@@ -70,46 +75,66 @@ def arm_requests(plan: RunPlan, case: Case, arm: str) -> list[Request]:
 
 
 class _Arm:
-    """One arm while its chunks come in."""
+    """One arm while its chunks come in.
+
+    What counts is the run of chunks from the first request on: which chunk comes first can depend
+    on what is in it (accepted drafts are fast), and taking whatever has come would select.
+    """
 
     def __init__(self, plan: RunPlan, case: Case, arm: str, folder: Path) -> None:
+        assert case.workload is not None
         self.case, self.arm, self.path = case, arm, evidence_path(folder, case, arm)
+        self.work = case.workload
         self.requests = arm_requests(plan, case, arm)
         self.seeds = arm_seeds(plan, case, arm)
-        self.chunks: dict[int, Outcome] = {}
-        size = max(1, case.capabilities.max_batch)
-        self.begins = list(range(0, len(self.requests), size))
-        self.size = size
+        self.kept = kept_evidence(plan, case, arm, self.path)
+        self.answers: list[wire.Json] = []  # of the requests after those kept, without a gap
+        self.ahead: dict[int, Outcome] = {}  # by first request: chunks whose turn has not come
+        self.seconds = 0.0 if self.kept is None else self.kept.seconds
+        self.size = max(1, case.capabilities.max_batch)
 
     def tasks(self) -> Iterator[Task]:
         pair = self.case.oracle.probe.pair
-        for begin in self.begins:
+        for begin in range(self.done, len(self.requests), self.size):
             chunk = tuple(self.requests[begin : begin + self.size])
             yield Task((self, begin), self.case.engine, pair, chunk)
 
+    def take(self, begin: int, outcome: Outcome) -> Iterator[tuple[Tokens, Tokens]]:
+        """File a chunk; yields tokens and prompts of the chunks whose turn this makes it."""
+        self.ahead[begin] = outcome
+        while self.done in self.ahead:
+            at, now = self.done, self.ahead.pop(self.done)
+            self.answers += now.completions
+            self.seconds += now.seconds
+            yield self._tokens(now.completions), self.work.prompt_of[at : self.done]
+
+    @property
+    def done(self) -> int:
+        """Requests answered, from the first on."""
+        return (0 if self.kept is None else len(self.kept.tokens)) + len(self.answers)
+
     @property
     def complete(self) -> bool:
-        return len(self.chunks) == len(self.begins)
+        return self.done == len(self.requests)
 
     def evidence(self) -> Evidence:
-        assert self.case.workload is not None
-        done = sorted(self.chunks)
-        answers = [a for begin in done for a in self.chunks[begin].completions]
-        rows = np.array(
-            [i for b in done for i in range(b, b + len(self.chunks[b].completions))], dtype=np.int64
+        """What was kept and what has come."""
+        begin = 0 if self.kept is None else len(self.kept.tokens)
+        new = Evidence(
+            tokens=self._tokens(self.answers),
+            prompt=self.work.prompt_of[begin : self.done],
+            seeds=self.seeds[begin : self.done],
+            rounds=stack_rounds([a["rounds"] for a in self.answers]),
+            seconds=self.seconds,
+            planned=len(self.requests),
         )
-        width = self.case.workload.new_tokens
+        return new if self.kept is None else continued(self.kept, new)
+
+    def _tokens(self, answers: Sequence[wire.Json]) -> Tokens:
         # an id beyond 64 bits is no less outside the vocabulary for being clipped to them
         limit = np.iinfo(np.int64)
         tokens = [[min(max(x, limit.min), limit.max) for x in a["tokens"]] for a in answers]
-        return Evidence(
-            tokens=np.array(tokens, dtype=np.int64).reshape(-1, width),
-            prompt=self.case.workload.prompt_of[rows],
-            seeds=self.seeds[rows],
-            rounds=stack_rounds([a["rounds"] for a in answers]),
-            seconds=sum(self.chunks[b].seconds for b in done),
-            planned=len(self.requests),
-        )
+        return np.array(tokens, dtype=np.int64).reshape(-1, self.work.new_tokens)
 
 
 def gather(
@@ -150,70 +175,101 @@ class _Gathering:
         self, plan: RunPlan, cases: Sequence[Case], folder: Path, progress: Progress
     ) -> None:
         self.cases, self.folder, self.progress = cases, folder, progress
-        self.open: dict[str, list[_Arm]] = defaultdict(list)
-        self.complete: dict[str, dict[str, Evidence]] = defaultdict(dict)
-        self.failed: set[str] = set()
+        self.open: dict[str, list[_Arm]] = {}
+        self.watches: dict[str, Watch] = {}
+        self.ended: set[str] = set()
         for case in cases:
-            for arm in case.arms:
-                path = evidence_path(folder, case, arm)
-                if path.exists():
-                    self.complete[case.id][arm] = _reuse(plan, case, arm, path)
-                    progress(case, arm, len(self.complete[case.id][arm].tokens))
-                else:
-                    self.open[case.id].append(_Arm(plan, case, arm, folder))
+            arms = self.open[case.id] = [_Arm(plan, case, arm, folder) for arm in case.arms]
+            self.watches[case.id] = Watch(plan, case)
+            for arm in arms:
+                progress(case, arm.arm, arm.done)
 
     def already_complete(self) -> Iterator[Gathered]:
-        """Cases whose evidence was all on disk."""
+        """Cases that need no more answers: all are on disk, or those that are settle it."""
         for case in self.cases:
-            if case.id not in self.open:
-                yield Gathered(case, self.complete[case.id])
+            arms = self.open[case.id]
+            for arm in arms:
+                if arm.kept is not None:
+                    self.watches[case.id].add(arm.arm, arm.kept.tokens, arm.kept.prompt)
+            if all(a.complete for a in arms):
+                self.ended.add(case.id)
+                yield Gathered(case, {a.arm: a.evidence() for a in arms})
+            elif self.watches[case.id].settled():
+                yield self._stop(case)
 
     def tasks(self) -> Iterator[Task]:
-        """Every chunk still to be answered."""
-        for arms in self.open.values():
-            for arm in arms:
-                yield from arm.tasks()
+        """Every chunk still to be answered; the arms of a case advance together."""
+        for name, arms in self.open.items():
+            if name not in self.ended:
+                for tasks in itertools.zip_longest(*(arm.tasks() for arm in arms)):
+                    yield from (task for task in tasks if task is not None)
 
     def wants(self, task: Task) -> bool:
-        """A case that has failed needs no more answers."""
-        return _chunk(task)[0].case.id not in self.failed
+        """A case that has failed, or is settled, needs no more answers."""
+        return _chunk(task)[0].case.id not in self.ended
 
     def take(self, outcome: Outcome) -> Iterator[Gathered]:
         """File one chunk's outcome; yields the case if that completes or ends it."""
         arm, begin = _chunk(outcome.task)
         case = arm.case
-        if case.id in self.failed:
+        if case.id in self.ended:
             return
+        arms = self.open[case.id]
         if outcome.error is not None:
-            self.failed.add(case.id)
-            kept = self.complete[case.id] | {a.arm: a.evidence() for a in self.open[case.id]}
-            for name, evidence in kept.items():
-                path = evidence_path(self.folder, case, name)
-                evidence.save(path.with_suffix(".partial.npz"))
-            yield Gathered(case, kept, outcome.error, outcome.detail)
+            self.ended.add(case.id)
+            found = {arm.arm: arm.evidence() for arm in arms}
+            for arm in arms:  # under a name that is never gone on from
+                found[arm.arm].save(arm.path.with_suffix(".partial.npz"))
+            yield Gathered(case, found, outcome.error, outcome.detail)
             return
-        arm.chunks[begin] = outcome
+        watch = self.watches[case.id]
+        for tokens, prompt in arm.take(begin, outcome):
+            watch.add(arm.arm, tokens, prompt)
         self.progress(case, arm.arm, len(outcome.completions))
-        if arm.complete:
-            self.complete[case.id][arm.arm] = arm.evidence()
-            self.complete[case.id][arm.arm].save(arm.path)
-        if all(a.complete for a in self.open[case.id]):
-            yield Gathered(case, self.complete[case.id])
+        if all(a.complete for a in arms):
+            self.ended.add(case.id)
+            yield Gathered(case, self._save(arms))
+        elif watch.settled():
+            yield self._stop(case)
+        elif arm.complete:
+            arm.evidence().save(arm.path)
+
+    def _stop(self, case: Case) -> Gathered:
+        self.ended.add(case.id)
+        return Gathered(case, self._save(self.open[case.id]), stopped=True)
+
+    @staticmethod
+    def _save(arms: Sequence[_Arm]) -> dict[str, Evidence]:
+        found = {}
+        for arm in arms:
+            found[arm.arm] = arm.evidence()
+            found[arm.arm].save(arm.path)
+        return found
 
 
-def _reuse(plan: RunPlan, case: Case, arm: str, path: Path) -> Evidence:
+def kept_evidence(plan: RunPlan, case: Case, arm: str, path: Path) -> Evidence | None:
+    """Evidence on disk: answers to the first of the planned requests; None without a file.
+
+    Raises
+    ------
+    EvidenceError
+        If it was gathered under another plan, or cannot be read.
+    """
+    if not path.exists():
+        return None
     assert case.workload is not None
     evidence = load_evidence(path)
+    n = len(evidence.tokens)
     for what, found, planned in (
-        ("seeds", evidence.seeds, arm_seeds(plan, case, arm)),
-        ("prompts", evidence.prompt, case.workload.prompt_of),
+        ("seeds", evidence.seeds, arm_seeds(plan, case, arm)[:n]),
+        ("prompts", evidence.prompt, case.workload.prompt_of[:n]),
         ("tokens", np.array(evidence.tokens.shape[1]), np.array(case.workload.new_tokens)),
     ):
         if not np.array_equal(found, planned):
             raise EvidenceError(
                 f"{path} was gathered under another plan (its {what} differ); use another folder"
             )
-    return evidence
+    return replace(evidence, planned=case.workload.requests)
 
 
 def _chunk(task: Task) -> tuple[_Arm, int]:

@@ -1,4 +1,4 @@
-"""From evidence to findings: the tests of one arm of one case.
+"""From evidence to findings: the tests of one arm of one sampled case.
 
 Every test asks the same question, in its own way: is each emitted token a draw from the law at its
 prefix? What it may spend of alpha was fixed by the plan.
@@ -13,17 +13,37 @@ from typing import Any
 
 import numpy as np
 
+from conformance.betting import largest_log_e
 from conformance.evidence import Evidence
-from conformance.oracle import Oracle, Sample
-from conformance.plan import JOINT_TOKENS, Case, RunPlan
-from conformance.statistics import certificate, effect, exact, pit
-from conformance.statistics.leak import detectable, leak
-from conformance.statistics.tables import MIN_EXPECTED, Table, conditional_table, pooled_table
-from conformance.statistics.two_sample import two_sample
+from conformance.greedy import support
+from conformance.law import Bools, Floats
+from conformance.oracle import Oracle
+from conformance.plan import (
+    ACCEPTED,
+    CONSECUTIVE,
+    EVERYWHERE,
+    JOINT_TOKENS,
+    NEIGHBOURS,
+    STRATA,
+    Case,
+    RunPlan,
+    repeat_lags,
+)
+from conformance.reading import Reading, Uniforms
+from conformance.statistics import certificate, effect, eprocess, exact, pit
+from conformance.statistics.independence import (
+    Coincidences,
+    Correlation,
+    coincidences,
+    correlation_at_lag,
+)
+from conformance.statistics.repeats import Repeats, repeats_anywhere, repeats_at_lag
+from conformance.statistics.tables import MIN_EXPECTED, Table, pooled_table
+from conformance.strata import BONUS, FIRST, LATER, block_places
 from conformance.tinylm import Tokens
 from conformance.verdict import Finding, Interval
 
-SHOWN = 3  # examples of impossible or diverged tokens spelled out in a message
+Z95 = 1.959964
 
 
 class ArmJudge:
@@ -35,34 +55,68 @@ class ArmJudge:
         What was planned.
     evidence : Evidence
         What was gathered.
+    complete : bool
+        Whether all that was planned is there. Where sampling was stopped early, only support and
+        the e-process may reject; every other test assumes the planned end.
     """
 
-    def __init__(self, plan: RunPlan, case: Case, arm: str, evidence: Evidence) -> None:
+    def __init__(
+        self, plan: RunPlan, case: Case, arm: str, evidence: Evidence, complete: bool = True
+    ) -> None:
         assert case.workload is not None
-        self.plan, self.case, self.arm = plan, case, arm
+        self.plan, self.case, self.arm, self.complete = plan, case, arm, complete
         self.level, self.power = plan.level, plan.profile.power
         self.prompts = case.workload.prompt_array
         self.oracle: Oracle = case.oracle
-        self.sample: Sample = case.oracle.sample(self.prompts, evidence.prompt, evidence.tokens)
+        self.tree = case.oracle.tree(evidence.prompt, evidence.tokens)
+        self.strata = self._strata(evidence)
+        uniforms = Uniforms(
+            *(self.rng(test).random(evidence.tokens.size) for test in ("PIT by p", "PIT by q/p"))
+        )
+        self.reading = Reading(case.oracle, self.prompts, self.tree, uniforms, self.strata)
+
+    def _strata(self, evidence: Evidence) -> dict[str, Bools]:
+        """Tokens by place in the block, where the engine reported rounds. [N, T] each"""
+        if self.arm != "speculative" or self.case.capabilities.draft == "none":
+            return {}
+        places = block_places(evidence)
+        if places is None:
+            return {}
+        kind, _, accepted = places
+        found = kind == FIRST, kind == LATER, kind == BONUS, accepted
+        return dict(zip((*STRATA, ACCEPTED), found, strict=True))
+
+    @cached_property
+    def set_aside(self) -> int:
+        """Tokens at float-ambiguous prefixes."""
+        return int((self.tree.valid & ~self.reading.judged).sum())
 
     def findings(self) -> list[Finding]:
         """Every planned finding of this arm, and support."""
-        out = [support(self.sample, self.arm)]
-        if self.case.decoding.greedy:
-            return [*out, greedy_identity(self.sample, self.arm, self.power)]
-        for t in range(self.sample.tokens.shape[1]):
-            ok = self.sample.judged[:, t]
-            table = conditional_table(
-                self.sample.prefix[ok, t], self.sample.tokens[ok, t], self.sample.law
-            )
-            out += self._table(table, f"output index {t}")
+        out = [support(self.tree, self.reading.impossible, self.arm), self._betting()]
+        for t in range(self.tree.tokens.shape[1]):
+            out += self._table(self.reading.table(t), f"output index {t}")
         out += self._table(self._joint(JOINT_TOKENS), f"first {JOINT_TOKENS} tokens")
-        return [*out, *self._all_tokens()]
+        out += self._transforms()
+        out.append(self._surprisal())
+        out += [self._leak(scope) for scope in self._leak_scopes()]
+        out += self._independence()
+        return out
 
     def rng(self, *what: str) -> np.random.Generator:
         """The generator that randomises one test's discrete p-values."""
         name = " / ".join((self.case.id, self.arm, *what))
         return np.random.default_rng([self.plan.seed, 3, zlib.crc32(name.encode())])
+
+    def transforms(self) -> dict[str, Floats]:
+        """The probability integral transform of every token in each ranking, by test name."""
+        reading = self.reading
+        out = {"PIT by p": reading.by_p[reading.open]}
+        if reading.by_draft is not None:
+            out["PIT by q/p"] = reading.by_draft[reading.open]
+        return out
+
+    # --- tables -----------------------------------------------------------------------------------
 
     def _table(self, table: Table, scope: str) -> Iterator[Finding]:
         kl = effect.kl_per_token(table)
@@ -85,8 +139,8 @@ class ArmJudge:
 
     def _joint(self, m: int) -> Table:
         """Table of the first m tokens, one row a prompt; the law of a string is a product."""
-        tokens, prompt = self.sample.tokens[:, :m], self.sample.prompt
-        usable = self.sample.valid[:, m - 1]
+        tokens, prompt = self.tree.tokens[:, :m], self.tree.prompt
+        usable = self.tree.valid[:, m - 1]
         rows = [
             self._joint_row(p, tokens[usable & (prompt == p)]) for p in range(len(self.prompts))
         ]
@@ -97,7 +151,7 @@ class ArmJudge:
             counts[i, : len(count)], prob[i, : len(law)] = count, law
         return pooled_table(total, counts, prob)
 
-    def _joint_row(self, p: int, tokens: Tokens) -> tuple[int, Tokens, np.ndarray]:
+    def _joint_row(self, p: int, tokens: Tokens) -> tuple[int, Tokens, Floats]:
         """Grow the strings whose expectation is large enough; the others stay in the remainder."""
         strings, law = np.zeros((1, 0), np.int64), np.ones(1)
         for _ in range(tokens.shape[1]):
@@ -110,60 +164,145 @@ class ArmJudge:
         count = np.array([(tokens == s).all(axis=1).sum() for s in strings], dtype=np.int64)
         return len(tokens), count, law
 
-    def _all_tokens(self) -> Iterator[Finding]:
+    # --- all tokens -------------------------------------------------------------------------------
+
+    def _betting(self) -> Finding:
+        """The e-process: may reject at any time, so also where sampling was stopped early."""
+        log_e, n = largest_log_e(self.reading.ledger), int(self.reading.open.sum())
+        p_value = eprocess.p_value(log_e)
+        rejected = p_value <= self.level
+        against = f"a bet against the law gained a factor of 10^{log_e / np.log(10):.1f}"
+        return Finding(
+            "e-process",
+            EVERYWHERE,
+            self.arm,
+            n=n,
+            p_value=p_value,
+            level=self.level,
+            rejected=rejected,
+            statistic=log_e,
+            message=f"{against}, "
+            + ("more" if rejected else "less")
+            + f" than the {1 / self.level:.2g} it needs",
+        )
+
+    def _transforms(self) -> Iterator[Finding]:
         for test, u in self.transforms().items():
             if len(u) == 0:
-                yield self._unjudged(test, "all tokens", "every law leaves no choice")
+                yield self._unjudged(test, EVERYWHERE, "every law leaves no choice")
                 continue
             ks = pit.kolmogorov_smirnov(u)
             yield self._finding(
                 test,
-                "all tokens",
+                EVERYWHERE,
                 n=len(u),
                 p_value=ks.p_value,
                 statistic=ks.distance,
                 detectable=certificate.ks_distance(self.level, self.power, len(u)),
                 detectable_unit="rank shift",
             )
-        if self.sample.draft is not None:
-            yield self._leak()
 
-    @cached_property
-    def _open(self) -> tuple[Tokens, Tokens]:
-        """Prefix and token wherever the law leaves a choice."""
-        return self.sample.prefix[self.sample.open], self.sample.tokens[self.sample.open]
-
-    def transforms(self) -> dict[str, np.ndarray]:
-        """The probability integral transform of every token in each ranking, by test name."""
-        law, draft = self.sample.law, self.sample.draft
-        keys = {"PIT by p": law}
-        if draft is not None:
-            keys["PIT by q/p"] = pit.draft_key(law, draft)
-        return {
-            test: pit.transform(*self._open, law, key, self.rng(test)) for test, key in keys.items()
-        }
-
-    def _leak(self) -> Finding:
-        assert self.sample.draft is not None
-        laws = self.sample.law, self.sample.draft
-        found = leak(*self._open, *laws)
+    def _surprisal(self) -> Finding:
+        found = self.reading.surprisal.result()
         if found is None:
-            return self._unjudged("draft leak", "all tokens", "the draft equals the target")
-        half = 1.959964 * found.se
+            return self._unjudged("surprisal", EVERYWHERE, "every law leaves no choice")
         return self._finding(
-            "draft leak",
-            "all tokens",
+            "surprisal",
+            EVERYWHERE,
             n=found.n,
             p_value=found.p_value,
             statistic=found.z,
-            effect={"leak": Interval(found.eps, found.eps - half, found.eps + half)},
-            detectable=detectable(
-                np.bincount(self._open[0], minlength=len(laws[0])), *laws, self.level, self.power
-            ),
-            detectable_unit="leak",
+            effect={"surprisal_nats_per_token": found.excess},
+            detectable=found.detectable(self.level, self.power),
+            detectable_unit="nats per token",
         )
 
-    def _finding(self, test: str, scope: str, *, p_value: float, **fields: Any) -> Finding:
+    def _leak_scopes(self) -> Iterator[str]:
+        """Those with tokens, and those that were planned."""
+        if self.reading.by_draft is None:
+            return
+        yield EVERYWHERE
+        planned = self.case.capabilities.verification == "token" and self.arm == "speculative"
+        yield from (s for s in STRATA if planned or s in self.strata)
+        if ACCEPTED in self.strata:
+            yield ACCEPTED
+
+    def _leak(self, scope: str) -> Finding:
+        sums = self.reading.leaks.get(scope)
+        found = sums.result() if sums else None
+        if found is None:
+            return self._unjudged("draft leak", scope, "no token tells draft from target there")
+        # Accepted tokens lean to the draft whatever the rule, and without the claim that a place in
+        # a block is settled before its token no stratum is a fair sample
+        token_wise = self.case.capabilities.verification == "token"
+        fair = scope == EVERYWHERE or (scope in STRATA and token_wise)
+        return self._finding(
+            "draft leak",
+            scope,
+            n=found.n,
+            p_value=found.p_value,
+            statistic=found.z,
+            effect={
+                "leak": Interval(found.eps, found.eps - Z95 * found.se, found.eps + Z95 * found.se)
+            },
+            detectable=sums.detectable(self.level, self.power) if fair and sums else None,
+            detectable_unit="leak",
+            judged=fair,
+        )
+
+    def _independence(self) -> Iterator[Finding]:
+        """Do requests, or tokens, tell of one another what their laws do not?"""
+        r, tree = self.reading, self.tree
+        follow = tree.prefix, tree.tokens, r.p, r.judged
+        for scope, lag in repeat_lags(self.case):
+            rng, repeats = self.rng("repeats", scope), None
+            if lag is None:
+                repeats = repeats_anywhere(*follow, rng)
+            elif lag < len(tree.tokens):
+                repeats = repeats_at_lag(*follow, lag, rng)
+            yield self._dependence("repeats", scope, repeats, "repeated", "of requests repeated")
+        # neighbours have different prompts: what they share is not what they say but the draw
+        pairs = ((NEIGHBOURS, r.by_p, r.open), (CONSECUTIVE, r.by_p.T, r.open.T))
+        for scope, u, use in pairs:
+            together = correlation_at_lag(u, use)
+            yield self._dependence("correlation", scope, together, "correlation", "correlation")
+        compared = r.open[1:] & r.judged[:-1] & (tree.prefix[1:] != tree.prefix[:-1])
+        equal = None
+        if compared.any():
+            equal = coincidences(tree.tokens[1:], r.neighbour[1:], r.neighbour_p[1:], compared)
+        yield self._dependence("coincidences", NEIGHBOURS, equal, "excess", "of pairs")
+
+    def _dependence(
+        self,
+        test: str,
+        scope: str,
+        found: Repeats | Correlation | Coincidences | None,
+        effect_name: str,
+        unit: str,
+    ) -> Finding:
+        if found is None:
+            return self._unjudged(test, scope, "no two requests could be compared")
+        size = found.correlation if isinstance(found, Correlation) else found.rate
+        return self._finding(
+            test,
+            scope,
+            n=found.n,
+            p_value=found.p_value,
+            statistic=float(found.statistic),
+            effect={effect_name: size},
+            detectable=found.detectable(self.level, self.power),
+            detectable_unit=unit,
+        )
+
+    # --- findings ---------------------------------------------------------------------------------
+
+    def _finding(
+        self, test: str, scope: str, *, p_value: float, judged: bool = True, **fields: Any
+    ) -> Finding:
+        if not (judged and self.complete):
+            why = "sampling was stopped early" if judged else "labels may depend on the tokens"
+            message = f"{test} on {scope}: p = {p_value:.2g}, for information only ({why})"
+            return Finding(test, scope, self.arm, p_value=p_value, message=message, **fields)
         rejected = p_value <= self.level
         message = (
             f"{test} on {scope}: p = {p_value:.2g}, "
@@ -183,132 +322,3 @@ class ArmJudge:
 
     def _unjudged(self, test: str, scope: str, why: str) -> Finding:
         return Finding(test, scope, self.arm, n=0, level=self.level, message=f"not judged: {why}")
-
-
-def support(sample: Sample, arm: str) -> Finding:
-    """One token that the law cannot emit is proof."""
-    seen = sample.valid
-    impossible = seen & ~sample.possible[sample.prefix, sample.tokens]
-    examples = [
-        f"request {i} emitted id {x} at output index {t}, outside the vocabulary"
-        for i, t, x in sample.outside[:SHOWN]
-    ]
-    examples += [
-        f"request {i} emitted token {sample.tokens[i, t]} at output index {t}, whose probability "
-        "is 0"
-        for i, t in list(zip(*np.nonzero(impossible), strict=True))[:SHOWN]
-    ]
-    count = int(impossible.sum()) + len(sample.outside)
-    return Finding(
-        "support",
-        "all tokens",
-        arm,
-        n=int(seen.sum()) + len(sample.outside),
-        rejected=count > 0,
-        message=(
-            f"{count:,} tokens the law cannot emit: {'; '.join(examples[:SHOWN])}"
-            if count
-            else "every token is one the law can emit"
-        ),
-    )
-
-
-def greedy_identity(sample: Sample, arm: str, power: float) -> Finding:
-    """Every token is the argmax at its own prefix, near ties set aside and counted.
-
-    Laws are taken at the prefixes that were really emitted, so one divergence is one divergence
-    and not every token after it.
-    """
-    judged = sample.judged
-    best = sample.logits.argmax(axis=1)
-    diverged = judged & (sample.tokens != best[sample.prefix])
-    where = list(zip(*np.nonzero(diverged), strict=True))
-    examples = []
-    for i, t in where[:SHOWN]:
-        logits = sample.logits[sample.prefix[i, t]]
-        gap = logits.max() - logits[sample.tokens[i, t]]
-        examples.append(
-            f"request {i} output index {t}: token {sample.tokens[i, t]} is {gap:.3g} nats below "
-            "the argmax"
-        )
-    n = int(judged.sum())
-    near = int((sample.valid & ~judged).sum())
-    rate = len(where) / n if n else 0.0
-    return Finding(
-        "greedy identity",
-        "all tokens",
-        arm,
-        n=n,
-        rejected=bool(where),
-        effect={"diverged": Interval(rate, *_wilson(len(where), n))} if where else {},
-        detectable=certificate.zero_events_rate(power, n) if n else None,
-        detectable_unit="rate",
-        message=(
-            f"DIVERGED at {len(where):,} of {n:,} tokens: {'; '.join(examples)}"
-            if where
-            else f"IDENTICAL at {n:,} tokens, {near:,} near ties set aside"
-        ),
-    )
-
-
-def _wilson(k: int, n: int) -> tuple[float, float]:
-    from statsmodels.stats.proportion import proportion_confint  # noqa: PLC0415 - slow to import
-
-    low, high = proportion_confint(k, n, method="wilson")
-    return float(low), float(high)
-
-
-def compare_arms(first: ArmJudge, second: ArmJudge, evidence: dict[str, Evidence]) -> Finding:
-    """Two-sample test of the speculative against the control arm, whatever the law."""
-    prompt = np.concatenate([evidence[j.arm].prompt for j in (first, second)])
-    tokens = np.concatenate([evidence[j.arm].tokens for j in (first, second)])
-    if first.case.decoding.greedy:
-        return _compare_greedy(first, second)
-    both = first.oracle.sample(first.prompts, prompt, tokens)
-    cut = len(evidence[first.arm].tokens)
-    halves = []
-    for rows in (slice(None, cut), slice(cut, None)):
-        ok = both.valid[rows]
-        halves.append((both.prefix[rows][ok], both.tokens[rows][ok]))
-    fit, n = two_sample(halves[0], halves[1], both.law.shape[1], first.rng("two-sample"))
-    if fit.df == 0:
-        return Finding("two-sample", "shared prefixes", "both", n=0, level=first.level)
-    rejected = fit.p_value <= first.level
-    return Finding(
-        "two-sample",
-        "shared prefixes",
-        "both",
-        n=n,
-        p_value=fit.p_value,
-        level=first.level,
-        rejected=rejected,
-        statistic=fit.statistic,
-        df=float(fit.df),
-        message=(
-            "speculative and control arm "
-            + ("differ" if rejected else "were not seen to differ")
-            + f": p = {fit.p_value:.2g}"
-        ),
-    )
-
-
-def _compare_greedy(first: ArmJudge, second: ArmJudge) -> Finding:
-    """Where do the arms first part, and was it a near tie?"""
-    a, b = first.sample, second.sample
-    parted = a.tokens != b.tokens
-    at = parted.argmax(axis=1)
-    rows = np.flatnonzero(parted.any(axis=1))
-    real = [i for i in rows if a.judged[i, at[i]]]
-    return Finding(
-        "two-sample",
-        "shared prefixes",
-        "both",
-        n=len(a.tokens),
-        rejected=bool(real),
-        message=(
-            f"speculative and control arm part at {len(real):,} of {len(a.tokens):,} prompts where "
-            "no near tie explains it"
-            if real
-            else "speculative and control arm agree"
-        ),
-    )

@@ -6,7 +6,9 @@ target, and one law of the draft where the draft is known, whatever the engine d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -18,9 +20,61 @@ from conformance.recipes import MISSING, OWN
 from conformance.tinylm import TinyLlama, Tokens
 
 ROWS_AT_ONCE = 1024
+NUMBERS_AT_ONCE = 2**23  # in one array of laws; 64 MiB, and some ten such arrays are in use
 EARLY_EXIT_LAYERS = 1
 CERTAIN = 1 - 1e-9  # a law with a token likelier than this leaves no choice
 LOOKUP_NGRAM = 2
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What an arm emitted, as a tree of numbered prefixes.
+
+    Parameters
+    ----------
+    tokens : (N, T) int64
+        Emitted tokens; ids outside the vocabulary are replaced by 0 and not `valid`.
+    prefix : (N, T) int64
+        Number of the prefix each token followed, 0 .. U - 1.
+    valid : (N, T) bool
+        False from the first id outside the vocabulary on: no law exists after it.
+    prompt : (N,) int64
+        Which prompt each request had.
+    request, index : (U,) int64
+        The first request with each prefix, and the output index it is at.
+    outside : tuple of (int, int, int)
+        ``(request, output index, id)`` of ids outside the vocabulary.
+    """
+
+    tokens: Tokens
+    prefix: Tokens
+    valid: Bools
+    prompt: Tokens
+    request: Tokens
+    index: Tokens
+    outside: tuple[tuple[int, int, int], ...] = ()
+
+    @cached_property
+    def _by_prefix(self) -> tuple[Tokens, Tokens]:
+        """Flat token positions sorted by prefix, and where each prefix begins among them."""
+        flat = self.prefix.ravel()
+        order = np.argsort(flat, kind="stable")
+        return order, np.searchsorted(flat[order], np.arange(len(self.request) + 1))
+
+    def instances(self, begin: int, end: int) -> Tokens:
+        """Flat positions of the tokens that followed the prefixes `begin` .. `end` - 1."""
+        order, starts = self._by_prefix
+        return order[starts[begin] : starts[end]]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The laws of the prefixes numbered `begin` .. `begin` + u - 1; arrays are [u, V]."""
+
+    begin: int
+    laws: Laws
+    draft: Floats | None
+    logits: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +176,13 @@ class Oracle:
     def _warp(self, logits: Floats) -> Floats:
         return warp(logits, self.decoding, self.dialect)
 
-    def sample(self, prompts: Tokens, prompt: Tokens, emitted: Tokens) -> Sample:
-        """Find the law of every emitted token.
+    def tree(self, prompt: Tokens, emitted: Tokens) -> Tree:
+        """Number the prefixes of what was emitted; no law is computed.
 
         Parameters
         ----------
-        prompts : (P, L) int64
-            Distinct prompts.
         prompt : (N,) int64
-            Which one each request had.
+            Which prompt each request had.
         emitted : (N, T) int64
             The engine's tokens.
         """
@@ -144,33 +196,77 @@ class Oracle:
             if t == 0 or valid[i, t - 1]
         )
         prefix, request, index = number_prefixes(prompt, tokens)
-        laws: list[Laws] = []
-        drafts: list[Floats | None] = []
-        raw: list[Floats] = []
+        return Tree(tokens, prefix, valid, prompt, request, index, outside)
+
+    def chunks(self, prompts: Tokens, tree: Tree) -> Iterator[Chunk]:
+        """The laws of a tree's prefixes, in order, a bounded number of them at a time.
+
+        Parameters
+        ----------
+        prompts : (P, L) int64
+            Distinct prompts.
+        tree : Tree
+            From `tree`.
+        """
+        length = tree.tokens.shape[1]
+        numbers = max(1, length) * self.probe.recipe.vocab_size
+        step = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // numbers))
         # prefixes are numbered by their first request, so a slice of requests owns a slice of them
-        for begin in range(0, len(tokens), ROWS_AT_ONCE):
-            rows = slice(begin, begin + ROWS_AT_ONCE)
-            mine = (request >= begin) & (request < begin + ROWS_AT_ONCE)
-            at = request[mine] - begin, index[mine]
-            given = prompts[prompt[rows]]
-            logits = _after(self.probe.target, given, tokens[rows, :-1])
-            draft = self.draft_laws(given, tokens[rows, :-1], logits)
-            raw.append(logits[at])
-            laws.append(law_at(raw[-1], self.decoding, self.dialect, self.probe.tolerance))
-            drafts.append(None if draft is None else draft[at])
-        known = [d for d in drafts if d is not None]
+        for begin in range(0, len(tree.tokens), step):
+            rows = slice(begin, begin + step)
+            low, high = np.searchsorted(tree.request, [begin, begin + step])
+            if low == high:
+                continue
+            at = tree.request[low:high] - begin, tree.index[low:high]
+            given = prompts[tree.prompt[rows]]
+            logits = _after(self.probe.target, given, tree.tokens[rows, :-1])
+            draft = self.draft_laws(given, tree.tokens[rows, :-1], logits)
+            mine = logits[at]
+            laws = law_at(mine, self.decoding, self.dialect, self.probe.tolerance)
+            yield Chunk(int(low), laws, None if draft is None else draft[at], mine)
+
+    def sample(self, prompts: Tokens, prompt: Tokens, emitted: Tokens) -> Sample:
+        """Every law of what was emitted, held at once; for few requests and small vocabularies.
+
+        Parameters
+        ----------
+        prompts : (P, L) int64
+            Distinct prompts.
+        prompt : (N,) int64
+            Which one each request had.
+        emitted : (N, T) int64
+            The engine's tokens.
+        """
+        tree = self.tree(prompt, emitted)
+        chunks = list(self.chunks(prompts, tree))
+        known = [c.draft for c in chunks if c.draft is not None]
         return Sample(
-            tokens=tokens,
-            prefix=prefix,
-            valid=valid,
+            tokens=tree.tokens,
+            prefix=tree.prefix,
+            valid=tree.valid,
             prompt=prompt,
-            law=np.concatenate([w.probs for w in laws]),
+            law=np.concatenate([c.laws.probs for c in chunks]),
             draft=np.concatenate(known) if known else None,
-            possible=np.concatenate([w.possible for w in laws]),
-            ambiguous=np.concatenate([w.ambiguous for w in laws]),
-            logits=np.concatenate(raw),
-            outside=outside,
+            possible=np.concatenate([c.laws.possible for c in chunks]),
+            ambiguous=np.concatenate([c.laws.ambiguous for c in chunks]),
+            logits=np.concatenate([c.logits for c in chunks]),
+            outside=tree.outside,
         )
+
+
+def free_tokens(tree: Tree, chunk: Chunk, at: Tokens) -> tuple[Bools, Bools]:
+    """Which tokens of a chunk may be judged, and which of those had a choice. [n] each
+
+    Parameters
+    ----------
+    tree, chunk
+        What was emitted, and the laws of some of its prefixes.
+    at : (n,) int64
+        Flat positions of tokens that followed those prefixes.
+    """
+    row = tree.prefix.flat[at] - chunk.begin
+    judged = tree.valid.flat[at] & ~chunk.laws.ambiguous[row]
+    return judged, judged & (chunk.laws.probs.max(axis=1) <= CERTAIN)[row]
 
 
 def number_prefixes(prompt: Tokens, tokens: Tokens) -> tuple[Tokens, Tokens, Tokens]:

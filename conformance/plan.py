@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -25,6 +25,8 @@ from conformance.statistics import certificate
 from conformance.statistics.leak import detectable
 from conformance.statistics.tables import cells_expected
 from conformance.workload import (
+    GREEDY_TOKENS,
+    SAMPLED_PROMPTS,
     SAMPLED_TOKENS,
     Workload,
     greedy_workload,
@@ -33,6 +35,11 @@ from conformance.workload import (
 
 DEFAULT_ALPHA = 1e-6
 JOINT_TOKENS = 2
+EVERYWHERE = "all tokens"
+STRATA = ("first of a block", "later in a block", "bonus")
+ACCEPTED = "accepted"
+NEIGHBOURS = "neighbouring requests"
+CONSECUTIVE = "consecutive tokens"
 # The law, and with it the degrees of freedom, is known at the prompts only up to a few tokens set
 # aside; a plan asks for this much more than the formula so as not to end a hair short.
 MARGIN = 1.03
@@ -144,12 +151,16 @@ class RunPlan:
         Probability that an exact engine is called NOT EXACT anywhere in the run, at most.
     seed : int
         Of every random number in the run.
+    stage : int
+        1 for a run; one more each time samples are added to what was inconclusive. Stage s spends
+        alpha / 2**s, so that looking again, however often, keeps the whole within alpha.
     """
 
     cases: tuple[Case, ...]
     profile: Profile
     alpha: float
     seed: int
+    stage: int = 1
 
     @property
     def test_count(self) -> int:
@@ -159,7 +170,7 @@ class RunPlan:
     @property
     def level(self) -> float:
         """Every test's share of alpha."""
-        return self.alpha / max(self.test_count, 1)
+        return float(self.alpha / 2.0**self.stage / max(self.test_count, 1))
 
 
 def probe_for(capabilities: Capabilities, probe: str | None = None) -> str:
@@ -173,24 +184,58 @@ def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
     """The tests a case will be judged by; support and greedy identity spend no alpha."""
     if case.decoding.greedy:
         return ()
+    aware = case.capabilities.draft != "none"
     tests = []
     for arm in case.arms:
         scopes = [f"output index {t}" for t in range(SAMPLED_TOKENS)]
         scopes.append(f"first {JOINT_TOKENS} tokens")
         tests += [PlannedTest(test, s, arm) for s in scopes for test in ("chi-square", "KL")]
-        tests.append(PlannedTest("PIT by p", "all tokens", arm))
-        if case.capabilities.draft != "none":
-            tests.append(PlannedTest("PIT by q/p", "all tokens", arm))
-            tests.append(PlannedTest("draft leak", "all tokens", arm))
+        tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by p", "surprisal", "e-process")]
+        tests += [PlannedTest("repeats", s, arm) for s, _ in repeat_lags(case)]
+        tests += [PlannedTest("correlation", s, arm) for s in (NEIGHBOURS, CONSECUTIVE)]
+        tests.append(PlannedTest("coincidences", NEIGHBOURS, arm))
+        if aware:
+            tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by q/p", "draft leak")]
+    if aware and case.capabilities.verification == "token":
+        # labels are then settled before the token is drawn, so each stratum is a fair sample
+        tests += [PlannedTest("draft leak", s, "speculative") for s in STRATA]
     if "control" in case.arms:
         tests.append(PlannedTest("two-sample", "shared prefixes", "both"))
     return tuple(tests)
 
 
+def repeat_lags(case: Case) -> tuple[tuple[str, int | None], ...]:
+    """Which earlier request each one could repeat: by how many it comes before, or any (None)."""
+    lags: list[tuple[str, int | None]] = [
+        ("the last request with the same prompt", SAMPLED_PROMPTS),
+        ("any earlier request", None),
+    ]
+    batch = case.capabilities.max_batch
+    if batch > SAMPLED_PROMPTS and batch % SAMPLED_PROMPTS == 0:
+        lags.append(("the same row of the last batch", batch))
+    return tuple(lags)
+
+
 def make_plan(
-    cases: Sequence[Case], profile: Profile, alpha: float = DEFAULT_ALPHA, seed: int = 0
+    cases: Sequence[Case],
+    profile: Profile,
+    alpha: float = DEFAULT_ALPHA,
+    seed: int = 0,
+    stage: int = 1,
+    requests: Mapping[str, int] | None = None,
 ) -> RunPlan:
     """Split alpha, choose prompts and work out how many requests every case needs.
+
+    Parameters
+    ----------
+    cases : sequence of Case
+        What is asked.
+    profile : Profile
+        What a pass must rule out.
+    alpha, seed, stage
+        As in `RunPlan`.
+    requests : mapping of str to int, optional
+        By case id: requests an arm that were found to be needed, where they are more.
 
     Raises
     ------
@@ -204,23 +249,25 @@ def make_plan(
     if len({c.id for c in cases}) < len(cases):
         raise PlanError("the same engine, probe and decoding was asked for twice")
     planned = [replace(c, tests=() if c.refusal or c.error else planned_tests(c)) for c in cases]
-    level = RunPlan(tuple(planned), profile, alpha, seed).level
+    level = RunPlan(tuple(planned), profile, alpha, seed, stage).level
     sized = tuple(
-        c if c.refusal or c.error else replace(c, workload=_workload(c, profile, level, seed))
+        c
+        if c.refusal or c.error
+        else replace(c, workload=_workload(c, profile, level, seed, (requests or {}).get(c.id, 0)))
         for c in planned
     )
-    return RunPlan(sized, profile, alpha, seed)
+    return RunPlan(sized, profile, alpha, seed, stage)
 
 
-def _workload(case: Case, profile: Profile, level: float, seed: int) -> Workload:
+def _workload(case: Case, profile: Profile, level: float, seed: int, at_least: int = 0) -> Workload:
     if case.decoding.greedy:
         tokens = np.log(1 - profile.power) / np.log1p(-profile.greedy_rate)
-        one = greedy_workload(case.oracle, 1, seed)
         # A law that is near-tied is set aside; a tenth of the tokens is more than ever was.
-        return greedy_workload(case.oracle, int(np.ceil(1.1 * tokens / one.new_tokens)), seed)
+        wanted = int(np.ceil(1.1 * tokens / GREEDY_TOKENS))
+        return greedy_workload(case.oracle, max(wanted, at_least), seed)
     prompts = sampled_prompts(case.oracle, seed)
     laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64)).probs
-    requests = _requests(laws, profile, level)
+    requests = max(_requests(laws, profile, level), at_least)
     return Workload(tuple(map(tuple, prompts.tolist())), requests, SAMPLED_TOKENS)
 
 

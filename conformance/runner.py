@@ -5,19 +5,22 @@ this and nothing beside it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from conformance import pool
 from conformance.contract import Capabilities, EngineCard
 from conformance.decide import decide, unsampled
 from conformance.decoding import DEFAULT_DECODINGS, Decoding
 from conformance.errors import ConformanceError, UnknownEngineError
 from conformance.gather import Progress, gather
-from conformance.plan import DEFAULT_ALPHA, PROFILES, Case, RunPlan, make_plan, probe_for
+from conformance.plan import DEFAULT_ALPHA, Case, RunPlan, probe_for
 from conformance.result import CaseResult
 from conformance.verdict import EXIT_CODES, CaseVerdict, Verdict, run_verdict
+from conformance.verifier import VerifierCapabilities
+from conformance.verifier.decide import judge_verifiers
+from conformance.verifier.gather import describe, stand_in
+from conformance.verifier.plan import VerifierCase, plan_run, verifier_case
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,10 @@ class Settings:
         Worker processes.
     timeout : float
         Seconds an engine may take for one batch.
+    stage : int
+        As in `RunPlan`.
+    requests : mapping of str to int
+        By case id: requests an arm found to be needed at an earlier stage.
     """
 
     engines: tuple[str, ...]
@@ -52,6 +59,13 @@ class Settings:
     seed: int = 0
     jobs: int = 1
     timeout: float = 300.0
+    stage: int = 1
+    requests: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def uses_default_decodings(self) -> bool:
+        """Whether the decodings were left to the suite, which then asks its own questions too."""
+        return self.decodings is DEFAULT_DECODINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,22 +101,26 @@ def prepare(settings: Settings) -> RunPlan:
     PlanError
         If the run cannot be planned.
     """
-    profile = PROFILES[settings.profile]
     cases: list[Case] = []
     for name in dict.fromkeys(settings.engines):
         error = None
         try:
-            card, capabilities = pool.describe(name, settings.timeout)
+            card, capabilities, *injects = describe(name, settings.timeout)
         except UnknownEngineError:
             raise
         except ConformanceError as exc:
             error = str(exc)
-            card, capabilities = EngineCard(name=name), Capabilities()
+            card, capabilities, injects = EngineCard(name=name), stand_in(name), [False]
+        if isinstance(capabilities, VerifierCapabilities):
+            cases.append(verifier_case(name, card, capabilities, injects[0], error))
+            continue
         cases += [
             Case(name, probe, d, card, capabilities, refusal=capabilities.refuses(d), error=error)
             for probe, d in _questions(settings, capabilities)
         ]
-    return make_plan(cases, profile, settings.alpha, settings.seed)
+    return plan_run(
+        cases, settings.profile, settings.alpha, settings.seed, settings.stage, settings.requests
+    )
 
 
 def _questions(settings: Settings, capabilities: Capabilities) -> Iterator[tuple[str, Decoding]]:
@@ -110,7 +128,7 @@ def _questions(settings: Settings, capabilities: Capabilities) -> Iterator[tuple
     and before them the worked example where the draft can be given, or a small vocabulary where
     drafts come from lookup.
     """
-    if settings.decodings is DEFAULT_DECODINGS and settings.probe is None:
+    if settings.uses_default_decodings and settings.probe is None:
         extra = {"model": "worked-example", "lookup": "small"}.get(capabilities.draft)
         if extra:
             yield extra, Decoding()
@@ -128,12 +146,14 @@ def judge_cases(
 ) -> Iterator[CaseResult]:
     """Sample and judge cases of a plan; results come as cases finish."""
     cases = plan.cases if cases is None else cases
-    sampled = [c for c in cases if c.workload is not None]
+    sampled = [c for c in cases if c.workload is not None and not isinstance(c, VerifierCase)]
+    verifiers = [c for c in cases if c.workload is not None and isinstance(c, VerifierCase)]
     for case in cases:
         if case.workload is None:
             yield unsampled(case)
     for gathered in gather(plan, sampled, folder, jobs, timeout, progress):
         yield decide(plan, gathered)
+    yield from judge_verifiers(plan, verifiers, folder, jobs, timeout, progress)
 
 
 def collect(plan: RunPlan, results: Sequence[CaseResult]) -> tuple[CaseResult, ...]:
@@ -152,6 +172,7 @@ def run_planned(
     planned: Callable[[RunPlan], None] | None = None,
     progress: Progress | None = None,
     judged: Callable[[CaseResult], None] | None = None,
+    settled: Container[str] = (),
 ) -> RunResult:
     """Plan, sample and judge a whole run.
 
@@ -163,14 +184,17 @@ def run_planned(
         Evidence is kept under it.
     planned, progress, judged : callable, optional
         Told of the plan, of every batch answered, and of every case judged.
+    settled : container of str
+        Ids of cases that an earlier stage settled; they are planned and not sampled.
     """
     begin = time.perf_counter()
     plan = prepare(settings)
     if planned:
         planned(plan)
     results = []
+    cases = [c for c in plan.cases if c.id not in settled]
     for result in judge_cases(
-        plan, folder, jobs=settings.jobs, timeout=settings.timeout, progress=progress
+        plan, folder, cases, jobs=settings.jobs, timeout=settings.timeout, progress=progress
     ):
         results.append(result)
         if judged:

@@ -117,11 +117,15 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class CaseVerdict:
-    """What the findings of one case amount to, with the sentence that says why."""
+    """What the findings of one case amount to, with the sentence that says why.
+
+    `needed` is set where more samples should settle an INCONCLUSIVE case: requests an arm.
+    """
 
     verdict: Verdict
     why: str
     ruled_out: tuple[str, ...] = ()
+    needed: int | None = None
 
 
 def run_verdict(verdicts: Iterable[Verdict]) -> Verdict:

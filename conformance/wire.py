@@ -20,6 +20,7 @@ from conformance.contract import (
     EngineCard,
     ModelPair,
     Request,
+    Verification,
 )
 from conformance.decoding import Decoding, Dialect
 from conformance.errors import BadAnswerError, EngineLoadError
@@ -72,6 +73,11 @@ def read_description(data: Json) -> tuple[EngineCard, Capabilities]:
         raise TypeError(f"max_batch must be a whole number, not {capabilities.max_batch!r:.100}")
     if capabilities.draft not in get_args(Draft):
         raise ValueError(f"draft must be one of {get_args(Draft)}, not {capabilities.draft!r:.100}")
+    if capabilities.verification not in get_args(Verification):
+        raise ValueError(
+            f"verification must be one of {get_args(Verification)}, not "
+            f"{capabilities.verification!r:.100}"
+        )
     return EngineCard(**card), capabilities
 
 

@@ -28,6 +28,7 @@ from conformance.reports.model import (
 )
 from conformance.result import CaseResult
 from conformance.verdict import EXIT_CODES, Verdict, run_verdict
+from conformance.verifier.plan import VerifierCase
 
 LISTED_PACKAGES = ("numpy", "scipy", "statsmodels", "torch", "transformers", "safetensors")
 
@@ -44,6 +45,7 @@ def case_model(result: CaseResult) -> CaseModel:
         verdict=result.verdict.verdict,
         why=result.verdict.why,
         ruled_out=list(result.verdict.ruled_out),
+        needed=result.verdict.needed,
         speculation=SpeculationModel(**asdict(result.speculation)),
         arms=[ArmModel(**asdict(arm)) for arm in result.arms],
         findings=[FindingModel(**asdict(f)) for f in result.findings],
@@ -93,12 +95,16 @@ def build_report(
             power=plan.profile.power,
             delta=plan.profile.delta,
             tests=plan.test_count,
+            stage=plan.stage,
             seed=plan.seed,
             jobs=jobs,
         ),
         environment=environment(),
         engines=[_engine(c) for c in {c.engine: c for c in shown}.values()],
-        probes=[_probe(load_probe(name)) for name in dict.fromkeys(c.probe for c in shown)],
+        probes=[
+            _probe(load_probe(name))
+            for name in dict.fromkeys(c.probe for c in shown if not isinstance(c, VerifierCase))
+        ],
         cases=_with_holm(cases, plan.test_count),
     )
 
@@ -144,7 +150,9 @@ def _engine(case: Case) -> EngineModel:
         method=case.card.method,
         homepage=case.card.homepage,
         rule=case.card.rule,
-        dialect=(
+        dialect="laws as given"
+        if isinstance(case, VerifierCase)
+        else (
             f"{' then '.join(dialect.order)}; token crossing top_p: {dialect.top_p_crossing}; "
             f"top_k ties: {dialect.top_k_ties}"
         ),
@@ -164,7 +172,7 @@ def _probe(probe: Probe) -> ProbeModel:
 
 def _with_holm(cases: Sequence[CaseModel], tests: int) -> list[CaseModel]:
     """Holm-adjust over the whole run; planned tests that could not be judged still count."""
-    p_values = [f.p_value for c in cases for f in c.findings if f.p_value is not None]
+    p_values = [f.p_value for c in cases for f in c.findings if _spends_alpha(f)]
     padded = p_values + [1.0] * max(0, tests - len(p_values))
     adjusted = iter(multipletests(padded, method="holm")[1].tolist() if padded else [])
     return [
@@ -172,7 +180,7 @@ def _with_holm(cases: Sequence[CaseModel], tests: int) -> list[CaseModel]:
             update={
                 "findings": [
                     f
-                    if f.p_value is None
+                    if not _spends_alpha(f)
                     else f.model_copy(update={"adjusted_p": min(next(adjusted), 1.0)})
                     for f in c.findings
                 ]
@@ -180,3 +188,8 @@ def _with_holm(cases: Sequence[CaseModel], tests: int) -> list[CaseModel]:
         )
         for c in cases
     ]
+
+
+def _spends_alpha(finding: FindingModel) -> bool:
+    """Not where a p-value is given for information only."""
+    return finding.p_value is not None and finding.level > 0

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from conformance.errors import ReportError
 from conformance.verdict import Verdict
 
-SCHEMA_VERSION: Final = "1.0"
+SCHEMA_VERSION: Final = "1.1"
 
 
 class _Strict(BaseModel):
@@ -107,6 +107,9 @@ class CaseModel(_Strict):
     verdict: Verdict
     why: str
     ruled_out: list[str]
+    needed: int | None = Field(
+        description="where more samples should settle an inconclusive case: requests an arm"
+    )
     speculation: SpeculationModel
     arms: list[ArmModel]
     findings: list[FindingModel]
@@ -146,6 +149,7 @@ class SettingsModel(_Strict):
     power: float
     delta: float
     tests: int = Field(description="tests among which alpha is split")
+    stage: int = Field(description="1, and one more for every addition; stage s spends alpha/2^s")
     seed: int
     jobs: int
 
@@ -153,7 +157,7 @@ class SettingsModel(_Strict):
 class Report(_Strict):
     """A whole run."""
 
-    schema_version: Literal["1.0"] = SCHEMA_VERSION
+    schema_version: Literal["1.1"] = SCHEMA_VERSION
     tool_version: str
     created: datetime
     seconds: float

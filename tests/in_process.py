@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from conformance import wire
 from conformance.adapters.reference import ReferenceEngine
 from conformance.decoding import Decoding
 from conformance.evidence import Evidence, stack_rounds
@@ -45,6 +46,7 @@ def gather_runs(
     out = []
     for plan, rs in zip(plans, requests, strict=True):
         mine = [next(answers) for _ in rs]
+        wire.encode_completions(mine, rs)  # the contract, as a worker process holds it
         tokens: Tokens = np.array([a.tokens for a in mine], dtype=np.int64)
         assert case.workload is not None
         out.append(
@@ -58,6 +60,18 @@ def gather_runs(
             )
         )
     return out
+
+
+def first_requests(evidence: Evidence, n: int) -> Evidence:
+    """The first n answers, as sampling that was stopped there leaves them."""
+    rounds = evidence.rounds
+    return replace(
+        evidence,
+        tokens=evidence.tokens[:n],
+        prompt=evidence.prompt[:n],
+        seeds=evidence.seeds[:n],
+        rounds=None if rounds is None else rounds[rounds[:, 0] < n],
+    )
 
 
 def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 
 from conformance.contract import Capabilities, EngineCard
-from conformance.decide import SEEN_AT_LEAST, size_of, verdict_of
+from conformance.decide import AIMED_AT, SEEN_AT_LEAST, size_of, verdict_of
 from conformance.decoding import Decoding
 from conformance.plan import PROFILES, Case, RunPlan
 from conformance.verdict import Finding, Interval, Speculation, Verdict
+from conformance.workload import Workload
 
-CASE = Case("engine", "mid", Decoding(), EngineCard("engine"), Capabilities())
+WORKLOAD = Workload(((1, 2, 3),), 2000, 8)
+CASE = Case("engine", "mid", Decoding(), EngineCard("engine"), Capabilities(), WORKLOAD)
 PLAN = RunPlan((CASE,), PROFILES["standard"], 1e-6, 0)
 SEEN = Speculation(True, 100, 400, SEEN_AT_LEAST, SEEN_AT_LEAST, 4)
 CERTIFIED = Finding("chi-square", "output index 0", "speculative", 2000, 0.5, detectable=0.1)
@@ -74,3 +76,37 @@ def test_the_size_says_which_way(eps: float, says: str) -> None:
     )  # fmt: skip
     assert says in size_of([leak])
     assert "19.0% to 21.0%" in size_of([leak])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (-0.02, 0.02, Verdict.INCONCLUSIVE),
+        (0.25, 0.4, Verdict.EXACT),
+        (-0.3, 0.4, Verdict.EXACT),  # too few tokens to tell
+    ],
+)
+def test_accepted_tokens_must_look_like_the_drafts(
+    probe_cache: object, low: float, high: float, verdict: Verdict
+) -> None:
+    lean = Finding(
+        "draft leak", "accepted", "speculative", 900, 0.5,
+        effect={"leak": Interval((low + high) / 2, low, high)},
+    )  # fmt: skip
+    found = verdict_of(PLAN, CASE, [CERTIFIED, lean], SEEN)
+    assert found.verdict is verdict
+    assert ("cannot be believed" in found.why) == (verdict is Verdict.INCONCLUSIVE)
+    assert found.needed is None
+
+
+def test_an_inconclusive_case_says_how_many_more() -> None:
+    thin = Finding("chi-square", "output index 0", "speculative", 2000, 0.5, detectable=0.24)
+    found = verdict_of(PLAN, CASE, [thin], SEEN)
+    assert found.needed == 8800  # four times as many, and a tenth for the addition's own alpha
+    assert "about 6,800 more requests an arm" in found.why
+    few = Speculation(True, 9, 36, 10, 99, 4)
+    seldom = verdict_of(PLAN, CASE, [CERTIFIED], few)
+    assert seldom.needed == 2000 * AIMED_AT / 10
+    none = verdict_of(PLAN, CASE, [CERTIFIED], Speculation(True, 9, 36, 0, 99, 4))
+    assert none.needed is None
+    assert "no number of samples is known to help" in none.why

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import in_process
 import numpy as np
 import pytest
 
@@ -343,20 +344,33 @@ def test_evidence_of_another_plan_is_refused(plan: RunPlan, stored: Path) -> Non
     [
         ("tokens", lambda e: {"tokens": e.tokens[:, :1]}),
         ("prompts", lambda e: {"prompt": e.prompt[::-1].copy()}),
+        ("seeds", lambda e: {"seeds": e.seeds[::-1].copy()}),
         (
             "seeds",
-            lambda e: {"seeds": e.seeds[:-1], "prompt": e.prompt[:-1], "tokens": e.tokens[:-1]},
+            lambda e: {"seeds": e.seeds[1:], "prompt": e.prompt[1:], "tokens": e.tokens[1:]},
         ),
     ],
 )
 def test_evidence_that_is_not_the_planned_is_refused(
     plan: RunPlan, stored: Path, what: str, damage: object
 ) -> None:
-    """Fewer tokens, or fewer requests, would be judged as if they were all."""
+    """Other requests than the first of the planned ones, or fewer tokens of each."""
     path = evidence_path(stored, plan.cases[0], "control")
     change(path, **damage(load_evidence(path)))  # type: ignore[operator]
     with pytest.raises(EvidenceError, match=f"its {what} differ"):
         list(gather(plan, plan.cases, stored))
+
+
+def test_what_is_missing_on_disk_is_sampled(plan: RunPlan, stored: Path) -> None:
+    path = evidence_path(stored, plan.cases[0], "control")
+    few = in_process.first_requests(load_evidence(path), 50)
+    few.save(path)
+    (gathered,) = gather(plan, plan.cases, stored)
+    control = gathered.arms["control"]
+    assert len(control.tokens) == control.planned
+    assert control.tokens[:50].sum() == 0
+    assert control.tokens[50:].sum() > 0
+    assert gathered.arms["speculative"].tokens.sum() == 0
 
 
 @pytest.mark.parametrize("keep", [0, 10, -1])

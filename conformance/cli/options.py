@@ -14,7 +14,7 @@ Command = Callable[..., Any]
 def run_options(command: Command) -> Command:
     """What decides a plan."""
     decorators = [
-        click.argument("engines", metavar="ENGINE...", nargs=-1, required=True),
+        click.argument("engines", metavar="ENGINE...", nargs=-1),
         click.option(
             "-d",
             "--decoding",
@@ -71,5 +71,7 @@ def settings_from(
     from conformance.decoding import DEFAULT_DECODINGS, parse_decodings  # noqa: PLC0415
     from conformance.runner import Settings  # noqa: PLC0415
 
+    if not engines:
+        raise click.UsageError("Missing argument 'ENGINE...'.")
     parsed = parse_decodings(decodings) if decodings else DEFAULT_DECODINGS
     return Settings(engines=engines, decodings=parsed, **fields)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from conformance.cli.options import run_options, settings_from
+
+if TYPE_CHECKING:
+    from conformance.plan import RunPlan
 
 
 @click.command("run")
@@ -21,31 +23,58 @@ from conformance.cli.options import run_options, settings_from
     show_default=True,
     help="Folder for report.html, report.json, report.md, junit.xml and the evidence.",
 )
+@click.option(
+    "--resume",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    metavar="DIR",
+    help="Go on with the run in DIR: what an interruption left open, or more samples for what "
+    "ended INCONCLUSIVE. Takes no ENGINE; everything is as it was asked for.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress bars; the summary alone.")
-def run_command(out: Path, quiet: bool, **options: Any) -> None:
+def run_command(out: Path, resume: Path | None, quiet: bool, **options: Any) -> None:
     """Judge engines. Exit status: 0 EXACT, 1 NOT EXACT, 2 anything else.
 
     ENGINE is a built-in name (see 'conformance engines'), package.module:Class, or
     path/to/file.py:Class.
     """
+    if bool(options["engines"]) == bool(resume):
+        raise click.UsageError("give either engines to judge, or --resume DIR")
     from rich.console import Console  # noqa: PLC0415
 
+    from conformance.cli import resuming  # noqa: PLC0415
     from conformance.cli.terminal import Bars, print_summary  # noqa: PLC0415
     from conformance.reports.build import build_report, case_model  # noqa: PLC0415
     from conformance.reports.bundle import write_bundle  # noqa: PLC0415
     from conformance.runner import run_planned  # noqa: PLC0415
 
-    settings = settings_from(**options)
     console = Console()
-    # evidence of an earlier run was drawn from another build; it must not be judged as this one's
-    shutil.rmtree(out / "evidence", ignore_errors=True)
+    if resume is None:
+        before = resuming.Resumed(settings_from(**options), (), {})
+        # evidence of an earlier run was drawn from another build and must not be judged as this
+        # one's
+        resuming.clear(out)
+    else:
+        out, before = resume, resuming.read_run(resume)
+        if before.finished:
+            console.print("Everything is settled; there is nothing to add.")
+            sys.exit(before.finished.exit_code)
+
+    def planned(plan: RunPlan) -> None:
+        resuming.check_versions(before, plan)
+        resuming.begin_stage(before.settings, plan, out)
+        bars.planned(plan)
+
+    settled = {c.id: c for c in before.settled}
     with Bars(console, quiet) as bars:
-        finished = run_planned(settings, out, bars.planned, bars.progress, bars.result)
+        finished = run_planned(
+            before.settings, out, planned, bars.progress, bars.result, settled=settled
+        )
+    judged = {r.case.id: case_model(r) for r in finished.results}
     report = build_report(
         finished.plan,
-        [case_model(r) for r in finished.results],
+        [settled.get(c.id) or judged[c.id] for c in finished.plan.cases],
         seconds=finished.seconds,
-        jobs=settings.jobs,
+        jobs=before.settings.jobs,
         command=["conformance", *sys.argv[1:]],
     )
     files = write_bundle(report, out)

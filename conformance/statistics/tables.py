@@ -7,6 +7,7 @@ explicit is decided from n and the law, never from the counts, so pooling cannot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -101,6 +102,18 @@ def conditional_table(
         position[back[mine]] * vocab + token[mine], minlength=len(live) * vocab
     ).reshape(len(live), vocab)
     return pooled_table(total[live], counts, law[rows[live]], min_expected)
+
+
+def stacked(tables: Sequence[Table]) -> Table:
+    """One table with the rows of all."""
+    offsets = np.cumsum([0, *(len(t.total) for t in tables)])
+    none = np.zeros(0, dtype=np.int64)
+    return Table(
+        total=np.concatenate([none, *(t.total for t in tables)]),
+        row=np.concatenate([none, *(t.row + o for t, o in zip(tables, offsets, strict=False))]),
+        count=np.concatenate([none, *(t.count for t in tables)]),
+        prob=np.concatenate([np.zeros(0), *(t.prob for t in tables)]),
+    )
 
 
 def pooled_cells(

@@ -10,7 +10,7 @@ import numpy as np
 from scipy import stats
 
 from conformance.statistics.exact import SMALLEST_P, Fit
-from conformance.statistics.tables import Ints, Table, pooled_cells
+from conformance.statistics.tables import MIN_EXPECTED, Ints, Table, pooled_cells
 
 
 def two_sample(
@@ -34,7 +34,10 @@ def two_sample(
     n : int
         Tokens of the first sample that were compared.
     """
-    shared = np.intersect1d(first[0], second[0])
+    # Rows without room for a cell and a remainder in the smaller sample would never be used; large
+    # vocabularies cannot afford to make them dense.
+    often, too = (_reached(prefix, 2 * MIN_EXPECTED) for prefix, _ in (first, second))
+    shared = np.intersect1d(often, too)
     a, b = (_counts(shared, *sample, vocab) for sample in (first, second))
     # Pooling looks only at the sum of both samples, which the test is conditional on; an explicit
     # cell is then expected at least MIN_EXPECTED times in the smaller sample.
@@ -54,6 +57,12 @@ def two_sample(
     df = len(z2)
     p = float(stats.chi2.sf(z2.sum(), df)) if df else 1.0
     return Fit(float(z2.sum()), df, max(p, SMALLEST_P)), int(total_a[kept].sum())
+
+
+def _reached(prefix: Ints, times: float) -> Ints:
+    """Prefixes reached at least so often."""
+    rows, count = np.unique(prefix, return_counts=True)
+    return np.asarray(rows[count >= times])
 
 
 def _counts(shared: Ints, prefix: Ints, token: Ints, vocab: int) -> Ints:

@@ -1,0 +1,70 @@
+"""The data behind a case's plots: counts after each prompt, and histograms of the transforms."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+from conformance.judge import ArmJudge
+from conformance.law import Floats
+from conformance.result import Bars, Histogram
+from conformance.tinylm import Tokens
+
+PIT_BINS = 20
+MOST_BARS = 48  # more cannot be told apart; the rest is drawn as one
+
+
+def first_token_bars(judge: ArmJudge) -> tuple[Bars, ...]:
+    """First-token counts of every prompt, against the law and the draft."""
+    tree = judge.tree
+    none = np.zeros((len(judge.prompts), 0), np.int64)
+    laws = judge.oracle.target_laws(judge.prompts, none).probs
+    raw = np.log(np.maximum(laws, 1e-300))[:, None]
+    drafts = judge.oracle.draft_laws(judge.prompts, none, raw)
+    bars = []
+    for p, law in enumerate(laws):
+        rows = (tree.prompt == p) & tree.valid[:, 0]
+        n = int(rows.sum())
+        if n == 0:
+            continue
+        observed = np.bincount(tree.tokens[rows, 0], minlength=len(law))
+        order = [int(x) for x in np.argsort(-law, kind="stable") if law[x] > 0 or observed[x] > 0]
+        shown, rest = order[:MOST_BARS], order[MOST_BARS:]
+        labels = [str(x) for x in shown] + ([f"{len(rest):,} others"] if rest else [])
+
+        bars.append(
+            Bars(
+                title=f"First token after prompt {p + 1}",
+                labels=tuple(labels),
+                observed=tuple(int(n) for n in _cells(observed, shown, rest)),
+                expected=tuple(_cells(n * law, shown, rest)),
+                draft=None if drafts is None else tuple(_cells(n * drafts[p, 0], shown, rest)),
+            )
+        )
+    return tuple(bars)
+
+
+def _cells(values: Floats | Tokens, shown: list[int], rest: list[int]) -> list[float]:
+    """The values shown one by one, and the sum of the others where there are any."""
+    return [float(v) for v in values[shown]] + ([float(values[rest].sum())] if rest else [])
+
+
+def pit_histograms(judge: ArmJudge) -> tuple[Histogram, ...]:
+    """The transforms that the PIT tests judge, binned for the eye."""
+    out = []
+    for test, u in judge.transforms().items():
+        n = len(u)
+        if n == 0:
+            continue
+        observed = np.histogram(u, bins=PIT_BINS, range=(0, 1))[0]
+        # Bonferroni over the bins: all of them inside with probability 99 %
+        low, high = stats.binom.interval(1 - 0.01 / PIT_BINS, n, 1 / PIT_BINS)
+        out.append(
+            Histogram(
+                test.removeprefix("PIT by "),
+                tuple(int(x) for x in observed),
+                n / PIT_BINS,
+                (float(low), float(high)),
+            )
+        )
+    return tuple(out)

@@ -1,0 +1,122 @@
+"""Turn what the simulations measured into the tables that documentation and reports carry.
+
+``make calibrate`` runs the long simulations with $CONFORMANCE_TABLES set, then this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import in_process
+
+from conformance._version import __version__
+from conformance.reports.measured import CalibrationRow, FalseAlarms, KillRow, Measured
+
+HERE = Path(__file__).parents[1]
+JSON, PAGE = HERE / "reports" / "measured.json", HERE / "docs" / "measured.md"
+
+
+def collect(folder: Path) -> Measured:
+    """Read every table of a folder; of a quick and a long version of one, the long one."""
+    tables = {p.stem: json.loads(p.read_text(encoding="utf-8")) for p in folder.glob("*.json")}
+    tables = {k: v for k, v in tables.items() if f"{k}_long" not in tables}
+    calibration = [
+        CalibrationRow(**{k: row[k] for k in CalibrationRow.model_fields})
+        for name in sorted(tables)
+        if name.startswith("calibration") and "wrong" not in name
+        for row in tables[name]
+        if row.get("scenario", "all") == "all"
+    ]
+    alarms = [
+        FalseAlarms(alpha=t["alpha"], runs=t["runs"], alarms=t["false_alarms"])
+        for name, t in sorted(tables.items())
+        if name.startswith("false_alarms")
+    ]
+    kills = [
+        kill_row(row) for name, t in sorted(tables.items()) if name.startswith("kills") for row in t
+    ]
+    return Measured(
+        tool_version=__version__, calibration=calibration, false_alarms=alarms, kills=kills
+    )
+
+
+def kill_row(row: dict[str, Any]) -> KillRow:
+    """One row of a kill matrix."""
+    low, high = in_process.clopper_pearson(row["killed"], row["runs"])
+    return KillRow(
+        tier=row.get("tier", "engine"),
+        profile=row["profile"],
+        fault=row["fault"],
+        runs=row["runs"],
+        killed=row["killed"],
+        low=low,
+        high=high,
+        explained=row["explained"],
+        named=row["named"],
+        by=sorted(test for test, times in row["by"].items() if 2 * times >= row["runs"]),
+    )
+
+
+def page(found: Measured) -> str:
+    """The tables as Markdown."""
+    lines = [
+        "# What was measured of this suite itself",
+        "",
+        "Written by `make calibrate`, never by hand; every report carries the same numbers.",
+        "",
+        "## False alarms",
+        "",
+        "P-values of exact samplers; each rate should be its threshold (the e-process and "
+        "coincidences may be lower: they hold at every stopping time).",
+        "",
+        "| test | samples | " + " | ".join(f"p <= {a:g}" for a in _thresholds(found)) + " |",
+        "| --- | --- |" + " --- |" * len(_thresholds(found)),
+    ]
+    for test in dict.fromkeys(r.test for r in found.calibration):
+        mine = {r.threshold: r for r in found.calibration if r.test == test}
+        cells = [
+            f"{mine[a].at_or_below / mine[a].n:.5f}" if a in mine else ""
+            for a in _thresholds(found)
+        ]
+        lines.append(f"| {test} | {max(r.n for r in mine.values()):,} | {' | '.join(cells)} |")
+    lines += ["", "| whole runs of the exact engine | at alpha | called NOT EXACT |"]
+    lines += ["| --- | --- | --- |"]
+    lines += [f"| {a.runs:,} | {a.alpha:g} | {a.alarms} |" for a in found.false_alarms]
+    lines += ["", "## Kills", ""]
+    for tier, profile in dict.fromkeys((k.tier, k.profile) for k in found.kills):
+        rows = [k for k in found.kills if (k.tier, k.profile) == (tier, profile)]
+        total, killed = sum(k.runs for k in rows), sum(k.killed for k in rows)
+        lines += [
+            f"### {tier} tier, profile {profile}: {killed:,} of {total:,} runs of "
+            f"{len(rows)} faults",
+            "",
+            "| fault | killed | 95 % interval | named | by |",
+            "| --- | --- | --- | --- | --- |",
+        ]
+        lines += [
+            f"| {k.fault} | {k.killed}/{k.runs} | {k.low:.3f} to {k.high:.3f} | "
+            f"{k.named}/{k.explained} | {', '.join(k.by)} |"
+            for k in rows
+        ]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _thresholds(found: Measured) -> list[float]:
+    return sorted({r.threshold for r in found.calibration}, reverse=True)
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, help="where the simulations left their tables")
+    found = collect(parser.parse_args().folder)
+    JSON.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    PAGE.write_text(page(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The kill matrix: how often is each fault of the catalogue called NOT EXACT, and by what?
+
+Plan, engine, evidence and verdict are those of ``conformance run faulty:NAME``, at the profile's
+own number of requests and at the default alpha; only the worker processes are left out. Run as
+``python kill_matrix.py --help``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import in_process
+
+from conformance.adapters.reference import faulty
+from conformance.decide import decide
+from conformance.decoding import DEFAULT_DECODINGS, Decoding
+from conformance.errors import BadAnswerError
+from conformance.evidence import Evidence
+from conformance.faults import FAULTS
+from conformance.gather import Gathered
+from conformance.plan import PROFILES, Case, RunPlan, make_plan
+from conformance.result import CaseResult
+from conformance.verdict import Verdict, run_verdict
+
+
+@cache
+def plan_of(profile: str, probe: str = "mid") -> RunPlan:
+    """What ``conformance run reference`` plans."""
+    asked = in_process.cases("worked-example", [Decoding()])
+    asked += in_process.cases(probe, DEFAULT_DECODINGS)
+    return make_plan(asked, PROFILES[profile], seed=0)
+
+
+@cache
+def control_of(profile: str, seed: int) -> dict[str, Evidence]:
+    """Control arms, which no fault of the catalogue touches, by case."""
+    plan = in_process.with_seed(plan_of(profile), seed)
+    engine = faulty("accept-all")
+    return {c.id: in_process.gather_runs(engine, c, "control", [plan])[0] for c in plan.cases}
+
+
+@dataclass(slots=True)
+class Killed:
+    """Runs of one fault.
+
+    `killed` counts NOT EXACT and broken contracts, `passed` EXACT; the rest was inconclusive. `by`
+    counts the runs in which each test rejected, `cases` those in which each case did.
+    """
+
+    fault: str
+    profile: str
+    runs: int = 0
+    killed: int = 0
+    passed: int = 0
+    by: Counter[str] = field(default_factory=Counter)
+    cases: Counter[str] = field(default_factory=Counter)
+    explained: int = 0
+    named: int = 0
+
+
+def judge_all(
+    name: str, profile: str, seed: int, first_only: bool, explain: bool
+) -> Iterator[CaseResult]:
+    """The judged cases of one run; `explain` names the cause as well, which takes much longer."""
+    plan = in_process.with_seed(plan_of(profile), seed)
+    engine = faulty(name)
+    for case in ordered(plan):
+        arms = {"control": control_of(profile, seed)[case.id]}
+        try:
+            spec = in_process.gather_runs(engine, case, "speculative", [plan])[0]
+        except BadAnswerError as exc:
+            yield decide(plan, Gathered(case, arms, exc))
+            continue
+        result = decide(plan, Gathered(case, {"speculative": spec} | arms), explain)
+        yield result
+        if first_only and result.verdict.verdict is Verdict.NOT_EXACT:
+            return
+
+
+def ordered(plan: RunPlan) -> Sequence[Case]:
+    """Plain sampling first: it kills most, and then the others need not be asked."""
+    return sorted(plan.cases, key=lambda c: (c.probe != "mid", c.decoding != Decoding()))
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What came of one run of one fault."""
+
+    verdict: Verdict
+    tests: tuple[str, ...]
+    cases: tuple[str, ...]
+    named: bool
+
+
+def one(task: tuple[str, str, int, bool, bool]) -> Run:
+    """One run of one fault."""
+    tests, cases, named, verdicts = set(), [], False, []
+    for r in judge_all(*task):
+        verdicts.append(r.verdict.verdict)
+        if r.verdict.verdict is Verdict.NOT_EXACT:
+            cases.append(f"{r.case.probe} / {r.case.decoding}")
+            tests |= {f.test for f in r.findings if f.rejected and f.arm != "control"}
+            named |= f"cause: {task[0].partition('=')[0]} " in r.verdict.why
+        elif r.verdict.verdict is Verdict.ERROR:
+            tests.add("contract")
+    return Run(run_verdict(verdicts), tuple(sorted(tests)), tuple(cases), named)
+
+
+def matrix(
+    faults: Sequence[str],
+    profile: str,
+    runs: int,
+    jobs: int = 1,
+    first_only: bool = True,
+    explained: int = 0,
+) -> list[Killed]:
+    """Run every fault `runs` times, and ask for the cause in the first `explained` of them."""
+    tasks = [(f, profile, 1000 + r, first_only, r < explained) for f in faults for r in range(runs)]
+    rows = {f: Killed(f, profile) for f in faults}
+    with ProcessPoolExecutor(jobs) as pool:
+        for (fault, *_, asked), run in zip(tasks, pool.map(one, tasks), strict=True):
+            row = rows[fault]
+            row.runs += 1
+            row.killed += run.verdict in (Verdict.NOT_EXACT, Verdict.ERROR)
+            row.passed += run.verdict is Verdict.EXACT
+            row.by.update(run.tests)
+            row.cases.update(run.cases)
+            row.explained += asked
+            row.named += run.named
+            print(f"{fault:28} {run.verdict.value:12} {' '.join(run.tests)}", flush=True)
+    return list(rows.values())
+
+
+def as_rows(found: Sequence[Killed]) -> list[dict[str, object]]:
+    """Plain data, with an exact interval for every rate."""
+    return [
+        asdict(replace(k, by=dict(k.by), cases=dict(k.cases)))  # type: ignore[arg-type]
+        | {"interval_95": in_process.clopper_pearson(k.killed, k.runs)}
+        for k in found
+    ]
+
+
+def main() -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("faults", nargs="*", help="NAME or NAME=x; default: all")
+    parser.add_argument("--profile", default="standard", choices=list(PROFILES))
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--every-case", action="store_true", help="do not stop at the first kill")
+    parser.add_argument("--explained", type=int, default=0, help="runs that name the cause")
+    parser.add_argument("--out", type=Path)
+    asked = parser.parse_args()
+    faults = asked.faults or list(FAULTS)
+    found = matrix(
+        faults, asked.profile, asked.runs, asked.jobs, not asked.every_case, asked.explained
+    )
+    rows = as_rows(found)
+    if asked.out:
+        asked.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
