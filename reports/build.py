@@ -14,6 +14,7 @@ from statsmodels.stats.multitest import multipletests
 from conformance._version import __version__
 from conformance.plan import Case, RunPlan
 from conformance.probes import Probe, load_probe
+from conformance.reports.measured import measured
 from conformance.reports.model import (
     ArmModel,
     BarsModel,
@@ -106,6 +107,7 @@ def build_report(
             for name in dict.fromkeys(c.probe for c in shown if not isinstance(c, VerifierCase))
         ],
         cases=_with_holm(cases, plan.test_count),
+        measured=measured(),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -40,11 +39,12 @@ class FalseAlarms(_Strict):
 class KillRow(_Strict):
     """Runs of one fault of the catalogue."""
 
-    tier: Literal["engine", "verifier"]
+    tier: str = Field(description="engine, or verifier")
     profile: str
     fault: str
     runs: int
-    killed: int
+    killed: int = Field(description="NOT EXACT, or a broken contract")
+    passed: int = Field(description="EXACT; the rest was inconclusive")
     low: float = Field(description="exact 95% interval of the kill rate")
     high: float
     explained: int = Field(description="runs in which the cause was asked for")

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conformance.errors import ReportError
+from conformance.reports.measured import Measured
 from conformance.verdict import Verdict
 
 SCHEMA_VERSION: Final = "1.1"
@@ -170,6 +171,7 @@ class Report(_Strict):
     engines: list[EngineModel]
     probes: list[ProbeModel]
     cases: list[CaseModel]
+    measured: Measured = Field(description="how the suite itself was tested")
 
 
 def json_schema() -> dict[str, Any]:

@@ -10,7 +10,16 @@ from urllib.parse import urlsplit
 from conformance.reports.model import IntervalModel
 from conformance.text import clean, one_line
 
-_EFFECT_NAMES = {"kl_nats_per_token": "KL, nats per token", "tv": "TV", "leak": "draft leak"}
+_EFFECT_NAMES = {
+    "kl_nats_per_token": "KL, nats per token",
+    "tv": "TV",
+    "leak": "draft leak",
+    "surprisal_nats_per_token": "surprisal beyond the law's, nats per token",
+    "repeated": "share of requests repeated beyond chance",
+    "correlation": "correlation",
+    "excess": "equal tokens beyond chance, share of pairs",
+    "diverged": "share of tokens that are not the argmax",
+}
 _MINUTE = 60.0
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.reports.measured import CalibrationRow, FalseAlarms, KillRow, Measured
 from conformance.reports.model import (
     ArmModel,
     BarsModel,
@@ -33,6 +34,22 @@ TRACEBACK = """Traceback (most recent call last):
     raise IndexError("index 5 is out of bounds for dimension 1 with size 5")
 IndexError: index 5 is out of bounds for dimension 1 with size 5
 """
+
+MEASURED = Measured(
+    tool_version="0.1.0",
+    calibration=[CalibrationRow(test="chi-square", threshold=0.01, n=20_000, at_or_below=196)],
+    false_alarms=[FalseAlarms(alpha=0.01, runs=2000, alarms=2)],
+    kills=[
+        KillRow(
+            tier="engine", profile="standard", fault="lenient", runs=20, killed=20, passed=0,
+            low=0.832, high=1.0, explained=5, named=5, by=["draft leak", "e-process"],
+        ),
+        KillRow(
+            tier="engine", profile="standard", fault="disabled", runs=20, killed=0, passed=0,
+            low=0.0, high=0.168, explained=0, named=0, by=[],
+        ),
+    ],
+)  # fmt: skip
 
 WHY = {
     Verdict.EXACT: "No test rejected, and speculation was seen: 9,410 drafts accepted, 4,108 "
@@ -131,6 +148,7 @@ def make_case(verdict: Verdict, decoding: str = "temperature=1", **changes: Any)
         "workload": "16 new tokens after 36 prompts",
         "verdict": verdict,
         "why": WHY[verdict],
+        "needed": 4000 if verdict is Verdict.INCONCLUSIVE else None,
         "ruled_out": [
             "Any departure of 0.048 TV or more at output index 1, with a probability of 95%.",
             "Any draft leak of 1.2% or more, with a probability of 95%.",
@@ -165,7 +183,7 @@ def make_report(cases: list[CaseModel], **changes: Any) -> Report:
         "exit_code": EXIT_CODES[verdict],
         "why": f"The verdict of {len(cases)} cases taken together.",
         "settings": SettingsModel(profile="standard", alpha=1e-6, power=0.95, delta=0.05, tests=40,
-                                  seed=20250601, jobs=4),
+                                  stage=1, seed=20250601, jobs=4),
         "environment": {"python": "3.12.4", "platform": "Linux x86_64", "torch": "2.8.0"},
         "engines": [
             EngineModel(name="transformers", card_name="Hugging Face transformers", version="5.0.1",
@@ -180,6 +198,7 @@ def make_report(cases: list[CaseModel], **changes: Any) -> Report:
                        float_noise=1.9e-6, sha256={"target": "12" * 32, "draft": "34" * 32}),
         ],
         "cases": cases,
+        "measured": MEASURED,
     }  # fmt: skip
     return Report.model_validate(values | changes)
 
