@@ -10,7 +10,7 @@ from statsmodels.stats.power import GofChisquarePower
 from conformance.law import Floats
 from conformance.reference import draw
 from conformance.statistics import certificate, effect, exact, pit
-from conformance.statistics.leak import Leak, bounded_score, leak
+from conformance.statistics.leak import BOUND, Leak, bounded_score, leak
 from conformance.statistics.tables import Ints, Table
 
 # Simulations below fail by bad luck less often than this.
@@ -134,7 +134,7 @@ def test_the_score_is_centred_and_bounded() -> None:
     p /= p.sum(axis=1, keepdims=True)
     s = bounded_score(p, q)
     np.testing.assert_allclose((p * s).sum(axis=1), 0, atol=1e-12)
-    assert s.max() <= 8.0
+    assert 8 < s.max() <= BOUND
     assert (s[:, 0] == 0).all()
 
 
@@ -208,7 +208,8 @@ def test_saddlepoint_against_enumeration(
             outside.append(max(np.log(tail / reached[i]), np.log(beyond[i] / tail)))
             normal.append(abs(np.log(stats.norm.sf(abs(found.z)) / reached[i])))
     print(f"{law}: off the step by a factor of {np.exp(max(outside)):.3f}", np.exp(max(normal)))
-    assert max(outside) < np.log(1.1)
+    # with a handful of tokens the sums bunch, and a bunch is a wider step
+    assert max(outside) < np.log(1.3)
     assert max(normal) > 2 * max(outside)
 
 

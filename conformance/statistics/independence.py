@@ -12,6 +12,7 @@ request's own prefix allows, as with shared Gumbel noise (an exponential race) o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,7 +67,7 @@ class Correlation:
         critical, z = chain(t)[1], float(stats.norm.isf(1 - power))
 
         def short(rho: float) -> float:
-            return critical + z * chain.spread * np.sqrt(1 + rho * rho) - rho * self.n
+            return critical + z * chain.spread * math.sqrt(1 + rho * rho) - rho * self.n
 
         return None if short(1.0) > 0 else float(optimize.brentq(short, 0.0, 1.0))
 
@@ -221,7 +222,7 @@ class Coincidences:
         z, most = float(stats.norm.isf(1 - power)), self.n - self.expected
 
         def short(extra: float) -> float:
-            return critical + z * np.sqrt(self.variance + extra) - self.expected - extra
+            return critical + z * math.sqrt(self.variance + extra) - self.expected - extra
 
         return None if short(most) > 0 else float(optimize.brentq(short, 0, most)) / self.n
 

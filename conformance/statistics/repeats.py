@@ -59,7 +59,7 @@ class Repeats:
         """Smallest share of copied requests that is caught; None if not even all would be."""
         counts = np.array(_counted(self.n))
         share = alpha / (2 * len(counts))
-        critical = stats.beta.ppf(share, counts, self.n - counts + 1)
+        critical = np.asarray(stats.beta.ppf(share, counts, self.n - counts + 1))
 
         def best(rate: float) -> float:
             copied = np.minimum(1.0, critical[:, None] / self.reach).mean(axis=1)
