@@ -179,8 +179,8 @@ def _scores(
     most = repeats_by_chance(setting, n)
     mine = count(setting.oracle, setting.prompt_array, beginning(evidence, n), most, rng)
     exact = exactly(setting, n, most)
-    scores = {EXACT_NAME: score(mine, exact, exact, how_often)}
-    for fault in faults:
-        made = simulated(setting, fault.name, fault.parameter, n, most)
-        scores[fault.name] = score(mine, made, exact, how_often)
-    return scores, mine
+    tried = {EXACT_NAME: None} | {f.name: f.parameter for f in faults}
+    return {
+        name: score(mine, simulated(setting, name, size, n, most), exact, how_often)
+        for name, size in tried.items()
+    }, mine

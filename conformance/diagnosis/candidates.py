@@ -153,13 +153,25 @@ def simulated(setting: Setting, name: str, size: float | None, n: int, most: int
 
 @lru_cache(maxsize=32)
 def exactly(setting: Setting, n: int, most: int) -> Counts:
-    """The exact engine's answers, counted: several portions of n, so that its law is well known."""
+    """The exact engine's answers, counted: what candidates are taken to be near to.
+
+    Several portions of n, and none of them the candidates' own random numbers: the exact engine is
+    a candidate too, and must not have been seen before.
+    """
     rng = np.random.default_rng(n)
-    total = simulated(setting, EXACT_NAME, None, n, most)
-    for portion in range(1, PORTIONS):
-        made = answers(setting, EXACT_NAME, None, n, portion)
-        total = total.plus(count(setting.oracle, setting.prompt_array, made, most, rng))
-    return total
+    first, *more = (
+        count(
+            setting.oracle,
+            setting.prompt_array,
+            answers(setting, EXACT_NAME, None, n, portion),
+            most,
+            rng,
+        )
+        for portion in range(1, 1 + PORTIONS)
+    )
+    for other in more:
+        first = first.plus(other)
+    return first
 
 
 def beginning(evidence: Evidence, n: int) -> Evidence:

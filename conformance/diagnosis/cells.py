@@ -2,7 +2,7 @@
 
 A token's stratum is its event (accepted, recovered, bonus, plain) and its position in the block.
 Within a stratum its cell is the decile of its probability integral transform ranked by q/p, and the
-tercile of the one ranked by p; impossible tokens, and ids outside the vocabulary, have cells of
+quarter of the one ranked by p; impossible tokens, and ids outside the vocabulary, have cells of
 their own. Under a fault the counts have some law or other; it is found by running the fault.
 """
 
@@ -23,12 +23,11 @@ from conformance.tinylm import Tokens
 EVENTS = ("accepted", "recovered", "bonus", "plain", "unlabelled")
 ACCEPTED, RECOVERED, BONUS_TOKEN, PLAIN_TOKEN, UNLABELLED = range(len(EVENTS))
 POSITIONS = 8  # later ones are counted with the last
-RANKS, TERCILES = 10, 3
-IMPOSSIBLE, OUTSIDE = RANKS * TERCILES, RANKS * TERCILES + 1
-CELLS = RANKS * TERCILES + 2
-COARSE = 5
+RANKS, QUARTERS = 10, 4
+IMPOSSIBLE, OUTSIDE = RANKS * QUARTERS, RANKS * QUARTERS + 1
+CELLS = RANKS * QUARTERS + 2
+COARSE = 10  # fifths by q/p, times halves by p
 INDICES = 16  # of output indices told apart, at most
-QUARTERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +99,8 @@ def count(
     used &= cell >= 0
     cells = np.zeros((len(EVENTS), POSITIONS, CELLS), dtype=np.int64)
     np.add.at(cells, (event[used], position[used], cell[used]), 1)
-    coarse = np.where(
-        cell >= IMPOSSIBLE, COARSE, cell // TERCILES * COARSE // RANKS
-    )  # quintile of the rank by q/p
+    fifth, half = cell // QUARTERS // 2, cell % QUARTERS // 2
+    coarse = np.where(cell >= IMPOSSIBLE, COARSE, 2 * fifth + half)
     length = answers.tokens.shape[1]
     at = np.broadcast_to(np.arange(length) * min(length, INDICES) // length, cell.shape)
     index = np.zeros((len(EVENTS), COARSE + 1, min(length, INDICES)), dtype=np.int64)
@@ -135,7 +133,7 @@ def _cells(sample: Sample, rng: np.random.Generator) -> Ints:
     if sample.draft is not None:
         key = pit.draft_key(sample.law, sample.draft)
         ranked = pit.transform(prefix, token, sample.law, key, rng)
-    out[free] = _bin(ranked, RANKS) * TERCILES + _bin(by_p, TERCILES)
+    out[free] = _bin(ranked, RANKS) * QUARTERS + _bin(by_p, QUARTERS)
     out[sample.valid & ~sample.possible[sample.prefix, sample.tokens]] = IMPOSSIBLE
     for i, t, _ in sample.outside:
         out[i, t] = OUTSIDE

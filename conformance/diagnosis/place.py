@@ -74,11 +74,11 @@ def _compared(kind: str, name: str, found: list[tuple[float, int]]) -> Stratum |
 
 def _uniform(counts: Ints) -> tuple[float, int]:
     """Chi-square of coarse cells [COARSE + 1] against uniform ranks; impossible ones left out."""
-    ranks = counts[:COARSE].astype(float)
-    expected = ranks.sum() / COARSE
+    ranks = counts[:COARSE].reshape(-1, 2).sum(axis=1).astype(float)  # fifths by q/p
+    expected = ranks.sum() / len(ranks)
     if expected < POOLED:
         return 0.0, 0
-    return float(((ranks - expected) ** 2 / expected).sum()), COARSE - 1
+    return float(((ranks - expected) ** 2 / expected).sum()), len(ranks) - 1
 
 
 def in_words(evidence: Counts, exact: Counts | None) -> str:
