@@ -97,7 +97,6 @@ class EconomizeVerifier:
             # `multinomial` of torch takes no more categories
             max_vocab=2**24,
             dtypes=("float32",),
-            verification="token",
             tree=self._method.tree,
             greedy=self._method.greedy,
         )

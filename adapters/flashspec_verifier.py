@@ -62,7 +62,6 @@ class FlashspecVerifier:
             one_hot=onehot,
             # it takes bfloat16 too, but as log-probabilities, whose rounding is another law
             dtypes=("float32",),
-            verification="token",
             bonus=function != "rejection_sample",
         )
 

@@ -19,6 +19,10 @@ from conformance.verifier.contract import VerifierCapabilities
 
 # what a fault may change and still be a fault of the verifier
 OWN_STEPS = ("verify", "extra")
+# faults that need a decoding to be wrong about: a verifier is given the laws after it
+UNSEEN = ("temperature", "filter", "warp")
+# faults that reuse random numbers which a verifier never sees
+ELSEWHERE = ("shared-stream",)
 LARGEST = 4096  # vocabulary that ways other than the exact one were written for
 
 
@@ -33,8 +37,6 @@ class RuleVerifier:
         Name on the card.
     declared : str
         The rule it declares.
-    by_token : bool
-        Whether proposals are settled one after the other.
     """
 
     def __init__(
@@ -42,7 +44,6 @@ class RuleVerifier:
         steps: Steps = EXACT_STEPS,
         name: str = "reference:verifier",
         declared: str = "exact",
-        by_token: bool = True,
     ) -> None:
         self._steps = steps
         self.card = EngineCard(
@@ -55,7 +56,6 @@ class RuleVerifier:
         self.capabilities = VerifierCapabilities(
             max_batch=4096,
             max_vocab=200_000 if steps is EXACT_STEPS else LARGEST,
-            verification="token" if by_token else "any",
         )
 
     def verify(
@@ -125,6 +125,9 @@ def faulty_verifier(text: str) -> ReferenceVerifier:
     """
     fault, _ = parse_fault(text)
     steps = _own(fault.steps(), f"faulty:{text}")
+    elsewhere = fault.tier == "probability" and fault.needs in UNSEEN
+    if elsewhere or fault.name in ELSEWHERE:
+        raise UnknownEngineError(_around(f"faulty:{text}"))
     declared = f"deliberately wrong: {fault.summary}"
     return ReferenceVerifier(steps, f"faulty:{text}:verifier", declared)
 
@@ -143,7 +146,7 @@ def exact_verifier(name: str) -> RuleVerifier:
         )
     rule = EXACT_RULES[name]
     steps = _own(rule.steps, f"exact:{name}")
-    return RuleVerifier(steps, f"exact:{name}:verifier", by_token=rule.by_token)
+    return RuleVerifier(steps, f"exact:{name}:verifier")
 
 
 def _own(steps: Steps, engine: str) -> Steps:
@@ -160,8 +163,12 @@ def _own(steps: Steps, engine: str) -> Steps:
         if f.name not in OWN_STEPS and getattr(steps, f.name) is not getattr(EXACT_STEPS, f.name)
     ]
     if around or steps.verify is EXACT_STEPS.verify:
-        raise UnknownEngineError(
-            f"what {engine} does is in the engine around the verifier, not in the verifier; run it "
-            f"as {engine}"
-        )
+        raise UnknownEngineError(_around(engine))
     return steps
+
+
+def _around(engine: str) -> str:
+    return (
+        f"what {engine} does is in the engine around the verifier, not in the verifier; run it as "
+        f"{engine}"
+    )

@@ -46,9 +46,7 @@ class TransformersVerifier:
             method="acceptance rule of assisted generation",
             homepage=HOMEPAGE,
         )
-        self.capabilities = VerifierCapabilities(
-            max_batch=1, one_hot=False, dtypes=("float32",), verification="token"
-        )
+        self.capabilities = VerifierCapabilities(max_batch=1, one_hot=False, dtypes=("float32",))
 
     def verify(
         self, target_probs: Floats, draft_probs: Floats | None, draft_tokens: Ints, seed: int

@@ -33,10 +33,6 @@ class VerifierCapabilities:
         Precisions it works in. The first is used for everything; each other one gets a law of its
         own, announced by ``use_dtype(name)`` where a verifier has that method. Arrays of
         ``'bfloat16'`` come as float32 whose values bfloat16 can hold.
-    verification : {'token', 'any'}
-        ``'token'``: it decides token by token, so that each emitted token alone is a draw from p
-        given the past, and is judged alone. ``'any'``: only the whole emitted string, continued
-        by ordinary sampling, needs to have the law (block verification, for one).
     bonus : bool
         Whether a fully accepted block is followed by a bonus token.
     greedy : bool
@@ -53,7 +49,6 @@ class VerifierCapabilities:
     draft_probs: bool = True
     one_hot: bool = True
     dtypes: tuple[Dtype, ...] = ("float64",)
-    verification: Literal["token", "any"] = "any"
     bonus: bool = True
     greedy: bool = False
     reproducible: bool = True

@@ -81,6 +81,10 @@ def _failed(gathered: Gathered) -> CaseResult:
 
 def _decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
     case, evidence = gathered.case, gathered.evidence
+    if not evidence.tokens:
+        why = "; ".join(dict.fromkeys(evidence.refused.values()))
+        refused = CaseVerdict(Verdict.NOT_SUPPORTED, f"the verifier refused every law: {why}")
+        return CaseResult(case, refused, findings=tuple(_left_out(gathered)))
     judge = Judge(plan, case, evidence)
     findings = [*judge.run(), *_edges(case, gathered), *_again(gathered), *_left_out(gathered)]
     pool = judge.pool

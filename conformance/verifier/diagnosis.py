@@ -28,6 +28,7 @@ CONVINCING = 20.0
 FITS = 1e-4
 SUSPECT = 1e-6  # of a stratum that is named; nothing but words depends on it
 RESAMPLED = 400
+SIZES = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.95, 0.98, 0.99)  # of a fault, as shares of its span
 SHOWN = 4
 RAREST = 1e-12
 
@@ -48,12 +49,26 @@ class _Facts:
 def diagnose(judge: Judge, rejected: list[Finding]) -> str:
     """Say how large the departure is, where it shows, and which fault explains it."""
     facts = _Facts()
-    rules = {"exact": EXACT} | rule_faults()
+    rules = candidates()
     for s in samples(judge.case, judge.evidence):
         if s.law.spec.vocab <= LARGE and len(s.tokens):
             _look(facts, s, rules)
     parts = (_size(facts, judge), _place(facts, judge, rejected), _cause(facts, judge))
     return " ".join(p for p in parts if p)
+
+
+def candidates() -> dict[str, Rule]:
+    """Every acceptance rule of the catalogue, those with a size in several."""
+    rules = {"exact": EXACT} | rule_faults()
+    for name in rule_faults():
+        span = FAULTS[name].span
+        for share in SIZES if span and not span.whole else ():
+            assert span is not None
+            value = span.low + share * (span.high - span.low)
+            rule = FAULTS[name].rule(value)
+            if rule is not None and span.holds(value):
+                rules[f"{name}={value:g}"] = rule
+    return rules
 
 
 def _look(facts: _Facts, s: LawSample, rules: dict[str, Rule]) -> None:
@@ -193,7 +208,9 @@ def _cause(facts: _Facts, judge: Judge) -> str:
     if not facts.gain or judge.case.claims.tree:  # a tree's law follows from other rules
         return ""
     order = sorted((n for n in facts.gain if n != "exact"), key=lambda n: -facts.gain[n])
-    first, second = order[:2]
+    first = order[0]
+    fault = FAULTS[first.partition("=")[0]]
+    second = next(n for n in order if n.partition("=")[0] != fault.name)
     if facts.gain[first] < CONVINCING:
         return "No acceptance rule in the catalogue explains it."
     table = stacked(facts.fit[first])
@@ -205,6 +222,6 @@ def _cause(facts: _Facts, judge: Judge) -> str:
             f"over {second} by odds of 10^{odds:.0f} to 1."
         )
     return (
-        f"Likely cause: {first} ({FAULTS[first].summary}), favoured over {second} by odds of "
+        f"Likely cause: {first} ({fault.summary}), favoured over {second} by odds of "
         f"10^{odds:.0f} to 1, and it fits."
     )

@@ -101,7 +101,7 @@ class Judge:
 
     def _law(self, s: LawSample) -> None:
         claims, name = self.case.claims, s.law.spec.name
-        use = s.judged(claims)
+        use = s.judged
         for scope, positions in position_scopes(s.law.spec, claims):
             part = use[:, positions.start : positions.stop]
             prefix = s.prefix[:, positions.start : positions.stop][part]
@@ -197,7 +197,7 @@ class Judge:
         pool.first_best += float(overlap) * len(accepted)
 
     def _add(self, s: LawSample) -> None:
-        use = s.judged(self.case.claims)
+        use = s.judged
         labels, prob = _grouped(s)
         prefix, cell = s.prefix[use], labels[s.prefix[use], s.tokens[use]]
         counts = np.bincount(prefix * GROUPS + cell, minlength=labels.shape[0] * GROUPS)

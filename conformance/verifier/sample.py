@@ -73,13 +73,16 @@ class LawSample:
         q = self.law.draft[: self.tokens.shape[1] - 1]
         return np.concatenate([q, q[-1:]]).reshape(-1, q.shape[-1])
 
-    def judged(self, claims: VerifierCapabilities) -> Bools:
-        """Tokens that are fair draws by themselves: emitted ones where verification is token by
-        token, all of the completed string elsewhere. [N, L]
+    @property
+    def judged(self) -> Bools:
+        """Tokens that are judged by themselves: those the verifier emitted. [N, L]
+
+        Each is a draw from p given the past and given that it was emitted, whatever the rule, if
+        only the completed string has the law: the probability of a beginning h followed by x is
+        P(h, not continued) p(x | h) + P(h, continued by x), and has to be P(h) p(x | h); so
+        P(h, continued by x) = P(h, continued) p(x | h). That includes block verification.
         """
-        if claims.verification == "token":
-            return np.asarray(np.arange(self.tokens.shape[1]) < self.emitted[:, None])
-        return np.ones(self.tokens.shape, dtype=bool)
+        return np.asarray(np.arange(self.tokens.shape[1]) < self.emitted[:, None])
 
     def transforms(self, use: Bools, rng: np.random.Generator) -> dict[str, Floats]:
         """The probability integral transform of the tokens used, in both rankings."""

@@ -1,0 +1,82 @@
+"""Verifiers judged without worker processes, for tests by simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from conformance.plan import RunPlan
+from conformance.resolve import construct
+from conformance.result import CaseResult
+from conformance.verdict import Finding
+from conformance.verifier import gather
+from conformance.verifier.contract import Verifier
+from conformance.verifier.decide import decide
+from conformance.verifier.gather import Gathered
+from conformance.verifier.plan import Blocks, VerifierCase, plan_run, verifier_case
+from conformance.verifier.serve import Server, check_verifier
+
+
+def named(name: str) -> Verifier:
+    """A built-in verifier."""
+    return check_verifier(name, construct(name))
+
+
+def plan_for(
+    verifier: Verifier,
+    profile: str = "smoke",
+    alpha: float = 1e-6,
+    seed: int = 0,
+    laws: tuple[tuple[str, int], ...] = (),
+) -> RunPlan:
+    """The plan of one verifier; with `laws`, of these alone."""
+    injects = hasattr(verifier, "verify_with")
+    case = verifier_case(verifier.card.name, verifier.card, verifier.capabilities, injects)
+    plan = plan_run([case], profile, alpha, seed)
+    if not laws:
+        return plan
+    only = {name for name, _ in laws}
+    (planned,) = plan.cases
+    tests = tuple(t for t in planned.tests if _law(t.scope) in only | GRID_SCOPES)
+    blocks = Blocks((), sum(n for _, n in laws), 17, laws)
+    return replace(plan, cases=(replace(planned, workload=blocks, tests=tests),))
+
+
+GRID_SCOPES = {
+    "first position",
+    "all positions",
+    "whole grid",
+    "rows of a call",
+    "consecutive calls",
+}
+
+
+def _law(scope: str) -> str:
+    return scope.split(",", maxsplit=1)[0]
+
+
+def judged(verifier: Verifier, plan: RunPlan) -> CaseResult:
+    """Gather in this process, and judge."""
+    (case,) = plan.cases
+    assert isinstance(case, VerifierCase)
+    book = gather._Book()
+    server = Server(verifier)
+    worker = _Here(server)
+    for job in gather._jobs(case, plan.seed):
+        gather._do(worker, job, book, lambda rows: None)  # type: ignore[arg-type]
+    return decide(plan, Gathered(case, gather._evidence(case, plan.seed, book), book.error))
+
+
+class _Here:
+    def __init__(self, server: Server) -> None:
+        self.ask = server.answer
+
+
+def sampled(result: CaseResult) -> Iterator[Finding]:
+    """Findings of tests that spend alpha."""
+    return (f for f in result.findings if f.p_value is not None)
+
+
+def smallest(result: CaseResult) -> float:
+    """The smallest p-value."""
+    return min(f.p_value for f in sampled(result) if f.p_value is not None)
