@@ -43,12 +43,14 @@ test: setup  ## Run the tests, without the long ones
 test-all: setup  ## Run every test
 	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile
 
-# QUICK=1 takes a minute or two and leaves the written page alone; FULL=1 adds hours of judging
+# QUICK=1 takes a minute or two and leaves the written page alone; FULL=1 adds hours of judging;
+# ONLY=detection, judging or shares runs one part again
 BENCH = $(if $(QUICK),build/bench,tests/benchmarks)/results.json
 BENCH_PAGE = $(if $(QUICK),build/bench,docs)/benchmarks.md
 bench: setup  ## Run the benchmarks; writes docs/benchmarks.md (QUICK=1: build/bench)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -P -m benchmarks \
-	    $(if $(QUICK),--quick) $(if $(FULL),--full) --json $(BENCH) --page $(BENCH_PAGE)
+	    $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) --jobs $(JOBS) \
+	    --json $(BENCH) --page $(BENCH_PAGE)
 
 # mypy runs from elsewhere: here, the folder conformance/ would hide the package with its subpackages
 lint: setup  ## ruff and mypy

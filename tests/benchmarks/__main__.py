@@ -16,36 +16,44 @@ import scipy
 from benchmarks import detect, judging, page, share
 from conformance._version import __version__
 
+SECTIONS = ("detection", "judging", "shares")
 
-def collect(quick: bool, full: bool) -> dict[str, Any]:
-    """Run everything.
+
+def section(name: str, quick: bool, full: bool, jobs: int) -> Any:
+    """Run one part.
 
     Parameters
     ----------
+    name : {'detection', 'judging', 'shares'}
+        Which.
     quick : bool
-        A version of a minute or two.
+        A version of a minute or two for all parts.
     full : bool
         Judging cells that take hours as well.
+    jobs : int
+        Worker processes; judging has always one, as its time is measured.
     """
-    begin = time.perf_counter()
-    detection = detect.run(detect.QUICK if quick else detect.FULL)
-    wanted = judging.QUICK_CELLS if quick else judging.CELLS
-    cells = list(judging.cells(wanted, full))
-    engines = ("reference",) if quick else ("reference", "transformers")
-    shares = [share.shares(engine) for engine in engines]
+    match name:
+        case "detection":
+            return detect.run(detect.QUICK if quick else detect.FULL, jobs)
+        case "judging":
+            cells = list(judging.cells(judging.QUICK_CELLS if quick else judging.CELLS, full))
+            return {"cells": cells, "exponents": judging.exponents(cells)}
+        case _:
+            engines = ("reference",) if quick else ("reference", "transformers")
+            return [share.shares(engine, jobs=jobs) for engine in engines]
+
+
+def about(quick: bool, full: bool, seconds: dict[str, float]) -> dict[str, Any]:
+    """What was run, on what, and how long each part took."""
     return {
-        "about": {
-            "command": "make bench" + " QUICK=1" * quick + " FULL=1" * full,
-            "version": __version__,
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-            "python": platform.python_version(),
-            "cpus": os.cpu_count(),
-            "seconds": time.perf_counter() - begin,
-        },
-        "detection": detection,
-        "judging": {"cells": cells, "exponents": judging.exponents(cells)},
-        "shares": shares,
+        "command": "make bench" + " QUICK=1" * quick + " FULL=1" * full,
+        "version": __version__,
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "python": platform.python_version(),
+        "cpus": os.cpu_count(),
+        "seconds": seconds,
     }
 
 
@@ -54,16 +62,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a version of a minute or two")
     parser.add_argument("--full", action="store_true", help="judging cells that take hours as well")
+    parser.add_argument("--only", choices=SECTIONS, help="run one part, keep the JSON's others")
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--page", type=Path, required=True)
     args = parser.parse_args()
-    results = collect(args.quick, args.full)
+    results: dict[str, Any] = {"about": {"seconds": {}}}
+    if args.only and args.json.exists():
+        results = json.loads(args.json.read_text(encoding="utf-8"))
+    seconds = results["about"]["seconds"]
+    for name in (args.only,) if args.only else SECTIONS:
+        begin = time.perf_counter()
+        results[name] = section(name, args.quick, args.full, args.jobs)
+        seconds[name] = round(time.perf_counter() - begin, 1)
+    results["about"] = about(args.quick, args.full, seconds)
     for path in (args.json, args.page):
         path.parent.mkdir(parents=True, exist_ok=True)
     args.json.write_text(json.dumps(results, indent=1, allow_nan=False) + "\n", encoding="utf-8")
     # what is written on the page is what was read back: nothing is in one that is not in the other
-    args.page.write_text(page.render(json.loads(args.json.read_text())), encoding="utf-8")
-    print(f"{args.page}: {results['about']['seconds']:.0f} s")
+    read = json.loads(args.json.read_text(encoding="utf-8"))
+    args.page.write_text(page.render(read), encoding="utf-8")
+    print(f"{args.page}: {seconds}")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ GROWTH = 1.03
 REFRESH = 1.25  # spacing of looks at the Dirichlet part, whose state is all the counts
 MOST = 1 << 22  # runs longer than this are reported as longer
 FEWEST = 16  # a fixed-N test is not asked about fewer tokens
+DENSE = 128  # with more than one token in so many of the vocabulary, counts are drawn at once
 TOKEN_LIMIT = 1 << 21  # a check by simulation keeps every token in memory
 
 
@@ -81,34 +82,14 @@ def run_lengths(
     """
     if every is None:
         every = pair.vocab <= LARGE_VOCABULARY
-    table = log_ratio_table(pair, every)
-    cdf, impossible = np.cumsum(law), pair.p == 0
+    bets = _Bets(pair, law, runs, every, rng)
     reached = {a: np.full(runs, np.inf) for a in alphas}
-    sums = np.zeros((runs, table.shape[1]))
-    counts = np.zeros((runs, pair.vocab), np.int64)
-    generic = np.zeros(runs)  # log E of the Dirichlet part at its last look
-    alive, done, refreshed = np.arange(runs), 0, 0
+    alive, done = np.arange(runs), 0
     while done < limit and len(alive):
         goal = done + 1 if done < EVERY else min(int(np.ceil(done * GROWTH)), limit)
-        fresh = _draw(law, cdf, goal - done, len(alive), rng)  # [r, V]
-        sums[alive] += fresh @ table
-        counts[alive] += fresh
+        struck = bets.add(alive, goal - done)
         done = goal
-        struck = fresh[:, impossible].any(axis=1)  # one such token is proof: the support test
-        if every and done >= refreshed * REFRESH:
-            refreshed = done
-            for i in alive:
-                seen = np.flatnonzero((counts[i] > 0) & ~impossible)
-                generic[i] = eprocess.mix_concentrations(
-                    eprocess.dirichlet_cells(
-                        np.zeros(len(seen), np.int64), counts[i, seen].astype(float), pair.p[seen]
-                    )
-                )
-        tilts = eprocess.log_e(sums[alive])
-        largest = tilts
-        if every:
-            both = zip(tilts, generic[alive], strict=True)
-            largest = np.array([eprocess.combine(t, g) for t, g in both])
+        largest = bets.log_e(alive, done)
         for a, hit in reached.items():
             now = alive[(struck | (largest >= np.log(1 / a))) & np.isinf(hit[alive])]
             hit[now] = done
@@ -116,13 +97,47 @@ def run_lengths(
     return {a: RunLengths(t) for a, t in reached.items()}
 
 
-def _draw(law: Floats, cdf: Floats, n: int, runs: int, rng: np.random.Generator) -> np.ndarray:
-    """Counts of n tokens a run, [R, V]; by whichever way is cheaper."""
-    if n > len(law):
-        return rng.multinomial(n, law, size=runs)
-    tokens = np.searchsorted(cdf, rng.random((runs, n)) * cdf[-1], side="right")
-    flat = np.bincount((tokens + len(law) * np.arange(runs)[:, None]).ravel())
-    return np.pad(flat, (0, runs * len(law) - len(flat))).reshape(runs, len(law))
+class _Bets:
+    """The e-processes of R runs."""
+
+    def __init__(
+        self, pair: Pair, law: Floats, runs: int, every: bool, rng: np.random.Generator
+    ) -> None:
+        self.pair, self.law, self.every, self.rng = pair, law, every, rng
+        self.table = log_ratio_table(pair, every)
+        self.cdf, self.impossible = np.cumsum(law), pair.p == 0
+        self.sums = np.zeros((runs, self.table.shape[1]))
+        self.counts = np.zeros((runs, pair.vocab), np.int64)
+        self.generic = np.zeros(runs)  # log E of the Dirichlet part at its last look
+        self.refreshed = 0
+
+    def add(self, rows: np.ndarray, n: int) -> np.ndarray:
+        """Give n tokens more to some runs; which of them got one of p = 0."""
+        if n > self.pair.vocab // DENSE:
+            fresh = self.rng.multinomial(n, self.law, size=len(rows))
+            self.sums[rows] += fresh @ self.table
+            self.counts[rows] += fresh
+            return np.asarray(fresh[:, self.impossible].any(axis=1))
+        u = self.rng.random((len(rows), n)) * self.cdf[-1]
+        tokens = np.searchsorted(self.cdf, u, side="right")
+        self.sums[rows] += self.table[tokens].sum(axis=1)
+        np.add.at(self.counts, (rows[:, None], tokens), 1)
+        return np.asarray(self.impossible[tokens].any(axis=1))
+
+    def log_e(self, rows: np.ndarray, done: int) -> Floats:
+        """Log E of some runs after `done` tokens."""
+        tilts = eprocess.log_e(self.sums[rows])
+        if not self.every:
+            return tilts
+        if done >= self.refreshed * REFRESH:
+            self.refreshed = done
+            for i in rows:
+                seen = np.flatnonzero((self.counts[i] > 0) & ~self.impossible)
+                count, prob = self.counts[i, seen].astype(float), self.pair.p[seen]
+                sums = eprocess.dirichlet_cells(np.zeros(len(seen), np.int64), count, prob)
+                self.generic[i] = eprocess.mix_concentrations(sums)
+        both = zip(tilts, self.generic[rows], strict=True)
+        return np.array([eprocess.combine(t, g) for t, g in both])
 
 
 # --- fixed N --------------------------------------------------------------------------------------

@@ -13,8 +13,11 @@ WITHIN = 2.0  # times Wald's bound; what a leaning fault should be detected with
 
 def render(results: Row) -> str:
     """The whole page."""
-    parts = [*_head(results), *_summary(results), *_designs(results), *_cells(results)]
-    parts += [*_judging(results), *_shares(results)]
+    parts = [*_head(results)]
+    if "detection" in results:
+        parts += [prose.HOW, *_summary(results), *_designs(results), *_cells(results)]
+    parts += _judging(results) if "judging" in results else []
+    parts += _shares(results) if "shares" in results else []
     return "\n".join(parts) + "\n"
 
 
@@ -93,13 +96,13 @@ def where(cell: Row) -> str:
 
 def _head(results: Row) -> Iterator[str]:
     about = results["about"]
+    took = ", ".join(f"{part} {seconds:,.0f} s" for part, seconds in about["seconds"].items())
     yield "# Benchmarks\n"
     yield (
         f"Written by `{about['command']}` from its JSON; do not edit. Version {about['version']}, "
         f"numpy {about['numpy']}, scipy {about['scipy']}, Python {about['python']}, "
-        f"{about['cpus']} CPUs, {about['seconds']:,.0f} s.\n"
+        f"{about['cpus']} CPUs; {took}.\n"
     )
-    yield prose.HOW
 
 
 def _summary(results: Row) -> Iterator[str]:
@@ -219,7 +222,7 @@ def _ours(cells: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
     if whole:
         header += ["all alternatives, median", "90 %"]
     tests = list(cells[0]["fixed"])
-    header += [f"{t}, {p}" for t in tests for p in ("50", "measured", "99")]
+    header += [f"{t}, {p}" for t in tests for p in ("50", "99")]
     rows = []
     for c in cells:
         row = [c["departure"], "yes" if c["leans"] else "no", f"{c['emitted_tv']:.3g}"]
@@ -227,11 +230,7 @@ def _ours(cells: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
         row += [times(c["e_process"][k], c["wald"]) for k in ("median", "q90")]
         if whole:
             row += [times(c["e_process_all"][k], c["wald"]) for k in ("median", "q90")]
-        for found in c["fixed"].values():
-            measured = found["measured_at_n50"]
-            row.append(times(found["n50"], c["wald"]))
-            row.append("–" if measured is None else f"{measured:.0%}")
-            row.append(times(found["n99"], c["wald"]))
+        row += [times(c["fixed"][t][k], c["wald"]) for t in tests for k in ("n50", "n99")]
         rows.append(row)
     return header, rows
 

@@ -55,7 +55,7 @@ PAIRS = """\
 ### Every pair
 
 First table: alpha = 1e-6. *50* and *99* are the tokens at which a fixed-N test has that power in
-per cent, calculated (for PIT an upper bound), and *measured* its simulated power at the first.
+per cent, calculated; for PIT an upper bound. (Our tests simulate the real tests at that size.)
 Second table: tokens to power one half, every statistic held to the same false-alarm rate by
 simulating exact samplers; our three fixed-N tests share the rate evenly, and *our fixed-N* is the
 best of them. – means beyond the limit, or that no threshold holds the rate.

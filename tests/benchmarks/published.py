@@ -221,6 +221,6 @@ DESIGNS = (
         COMPLETIONS * LENGTH * PROMPTS,
         _heavy_tail,
         _permutation,
-        doublings=3,
+        doublings=2,
     ),
 )

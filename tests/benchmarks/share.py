@@ -9,10 +9,8 @@ from typing import Any
 
 from conformance.runner import RunResult, Settings, judge_cases, prepare, run_planned
 
-JOBS = 2
 
-
-def shares(engine: str, profile: str = "smoke", jobs: int = JOBS) -> dict[str, Any]:
+def shares(engine: str, profile: str = "smoke", jobs: int = 2) -> dict[str, Any]:
     """Run an engine, and judge its evidence once more to see what judging costs alone.
 
     Parameters
