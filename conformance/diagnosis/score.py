@@ -118,7 +118,7 @@ def two_samples(a: Ints, b: Ints) -> tuple[float, int]:
 
 
 def fit(evidence: Counts, simulated: Counts, how_often: bool) -> float:
-    """p-value of the evidence and the simulation being of one law, over all strata."""
+    """p-value of the evidence and the simulation being of one law, over strata and links."""
     rows = [
         (a, b)
         for a, b in zip(
@@ -129,6 +129,7 @@ def fit(evidence: Counts, simulated: Counts, how_often: bool) -> float:
     ]
     if how_often:
         rows.append((strata(evidence), strata(simulated)))
+    rows += [(table, simulated.links[name]) for name, table in evidence.links.items()]
     found = [two_samples(a, b) for a, b in rows]
     df = sum(f[1] for f in found)
     return float(stats.chi2.sf(sum(f[0] for f in found), df)) if df else 1.0
