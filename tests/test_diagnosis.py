@@ -66,11 +66,11 @@ def diagnosed(text: str) -> Diagnosis:
 @pytest.mark.parametrize(
     ("fault", "place"),
     [
-        ("resample-from-p", "at recovered"),
-        ("bonus-greedy", "at bonus"),
-        ("stale-cache", "at recovered"),
+        ("resample-from-p", "at recovered tokens"),
+        ("bonus-greedy", "at bonus tokens"),
+        ("stale-cache", "at recovered tokens"),
         ("same-stream", ""),
-        ("first-unverified", "at accepted"),
+        ("first-unverified", "at accepted tokens"),
     ],
 )
 def test_a_fault_is_named_and_placed(fault: str, place: str) -> None:

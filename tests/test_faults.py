@@ -165,6 +165,7 @@ def test_json_has_all_that_a_machine_needs() -> None:
     assert lenient["parameter"] == 0.9
     assert lenient["range"] == "a number in (0, 1]"
     assert lenient["tier"] == "rule"
+    assert next(row for row in rows if row["name"] == "coarse-uniforms")["visible"] == 6
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -11,6 +11,7 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
+import in_process
 import numpy as np
 import pytest
 
@@ -27,7 +28,9 @@ from conformance.contract import Request
 from conformance.decoding import Decoding
 from conformance.errors import UnknownEngineError
 from conformance.faults.steps import EXACT_STEPS, Block, Steps
+from conformance.judge import ArmJudge
 from conformance.law import Floats
+from conformance.plan import PROFILES, Case, make_plan
 from conformance.probes import load_probe
 from conformance.reference import Model, Prefix
 from conformance.resolve import BUILTINS, resolve
@@ -222,6 +225,18 @@ def test_each_is_an_engine_with_rounds(name: str) -> None:
     assert sum(accepted for a in answers for _, accepted in a.rounds or ()) > 0
     if name == "variable-length":
         assert len({drafted for a in answers for drafted, _ in a.rounds or ()}) > 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("decoding", [Decoding(), Decoding(temperature=0.7, top_p=0.8)], ids=str)
+@pytest.mark.parametrize("name", EXACT_RULES)
+def test_each_passes_every_test_of_a_run(name: str, decoding: Decoding) -> None:
+    engine = exact(name)
+    asked = Case(engine.card.name, "mid", decoding, engine.card, engine.capabilities)
+    plan = make_plan([asked], PROFILES["standard"], seed=3)
+    case = plan.cases[0]
+    evidence = in_process.gather_runs(engine, case, "speculative", [plan])[0]
+    assert [f for f in ArmJudge(plan, case, "speculative", evidence).findings() if f.rejected] == []
 
 
 def test_exact_rules_are_listed_and_named() -> None:

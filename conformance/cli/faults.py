@@ -62,6 +62,7 @@ def rows() -> Iterator[dict[str, Any]]:
             "parameter": fault.parameter,
             "range": None if fault.span is None else str(fault.span),
             "meaning": None if fault.span is None else fault.span.meaning,
+            "visible": fault.visible,
             "note": fault.note,
         }
 

@@ -12,7 +12,7 @@ from conformance.diagnosis.score import POOLED, standardised, two_samples
 from conformance.reference import Ints
 
 SUSPECT = 1e-3  # over all the strata of a kind together; nothing but words depends on it
-SHOWN = 3
+SHOWN = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def in_words(evidence: Counts, exact: Counts | None) -> str:
     outside = int(evidence.cells[..., OUTSIDE].sum())
     sentences = []
     if parts:
-        sentence = f"It departs most {', '.join(parts)}"
+        sentence = f"It departs most at {', '.join(parts)}"
         if calm:
             sentence += f"; {_list(calm)} tokens agree with the exact engine's"
         sentences.append(sentence + ".")
@@ -119,13 +119,11 @@ def _never(evidence: Counts, impossible: int, outside: int) -> str:
 
 
 def _named(kind: str, far: list[Stratum], all_of_them: bool) -> str:
-    if kind == "event":
-        shown = [f"{s.name} (z = {s.z:.0f})" for s in far[:SHOWN]]
-        return f"at {_list(shown)} tokens"
     if all_of_them and len(far) > SHOWN:
-        return f"at every {kind} (most at {far[0].name}, z = {far[0].z:.0f})"
-    shown = [f"{s.name} (z = {s.z:.0f})" for s in far[:SHOWN]]
-    return f"at {kind} {_list(shown)}"
+        return f"every {kind} (most at {far[0].name}, z = {far[0].z:.0f})"
+    if kind == "event":
+        return _list([f"{s.name} tokens (z = {s.z:.0f})" for s in far[:SHOWN]])
+    return f"{kind} {_list([f'{s.name} (z = {s.z:.0f})' for s in far[:SHOWN]])}"
 
 
 def _list(words: list[str]) -> str:
