@@ -304,9 +304,16 @@ def _certificate(findings: list[Finding], test: str, scope: str) -> float | None
 
 
 def size_of(findings: list[Finding]) -> str:
-    """How large the departure is, where a test can say so in words."""
+    """How large the departure is, in words: leak, total variation and divergence, as far as each
+    is seen.
+    """
+    mine = [f for f in findings if f.arm == "speculative"]
+    return " ".join(part for part in (_leak_of(mine), _distance_of(mine), _rate_of(mine)) if part)
+
+
+def _leak_of(findings: list[Finding]) -> str:
     for f in findings:
-        if (f.test, f.scope, f.arm) == ("draft leak", "all tokens", "speculative") and f.effect:
+        if (f.test, f.scope) == ("draft leak", "all tokens") and f.effect:
             e = f.effect["leak"]
             if e.high < 0:
                 return (
@@ -318,7 +325,29 @@ def size_of(findings: list[Finding]) -> str:
                     f"The output leans to the draft by {e.estimate:.1%} (95% interval {e.low:.1%} "
                     f"to {e.high:.1%})."
                 )
-        if f.arm == "speculative" and f.rejected and f.test == "greedy identity":
+    return ""
+
+
+def _distance_of(findings: list[Finding]) -> str:
+    """At the output index where the departure is seen most clearly."""
+    tables = [f for f in findings if f.test == "chi-square" and f.effect.get("tv")]
+    seen = [f for f in tables if f.effect["tv"].low > 0 and f.scope.startswith("output index")]
+    if not seen:
+        return ""
+    f = max(seen, key=lambda f: f.effect["tv"].low)
+    tv, kl = f.effect["tv"], f.effect.get("kl_nats_per_token")
+    says = (
+        f"At {f.scope} it is off by a total variation of {tv.estimate:.3f} (95% interval "
+        f"{tv.low:.3f} to {tv.high:.3f})"
+    )
+    if kl is not None:
+        says += f", {kl.estimate:.2g} nats per token ({kl.low:.2g} to {kl.high:.2g})"
+    return says + "."
+
+
+def _rate_of(findings: list[Finding]) -> str:
+    for f in findings:
+        if f.test == "greedy identity" and f.rejected:
             return f"{f.effect['diverged'].estimate:.1%} of the greedy tokens are not the argmax."
     return ""
 

@@ -119,7 +119,10 @@ class ArmJudge:
     # --- tables -----------------------------------------------------------------------------------
 
     def _table(self, table: Table, scope: str) -> Iterator[Finding]:
-        kl = effect.kl_per_token(table)
+        sizes = {
+            "tv": effect.total_variation(table, self.rng("TV", scope)),
+            "kl_nats_per_token": effect.kl_per_token(table),
+        }
         for test, fit_by in (("chi-square", exact.chi_square), ("KL", exact.likelihood_ratio)):
             if table.df == 0:
                 yield self._unjudged(test, scope, "no prefix was reached often enough")
@@ -132,7 +135,7 @@ class ArmJudge:
                 p_value=fit.p_value,
                 statistic=fit.statistic,
                 df=float(fit.df),
-                effect={"kl_nats_per_token": kl} if kl else {},
+                effect={name: size for name, size in sizes.items() if size is not None},
                 detectable=certificate.chi_square_tv(self.level, self.power, fit.df, table.n),
                 detectable_unit="TV",
             )
