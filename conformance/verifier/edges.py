@@ -81,16 +81,23 @@ class Edge:
         return next((why for applies, why in reasons if applies), None)
 
     def departures(self, tokens: Ints) -> list[str]:
-        """What is wrong with the answer, a sentence each."""
-        out = []
-        rows = np.arange(len(tokens)) if len(self.x) > 1 else np.zeros(len(tokens), np.int64)
-        for row, answer in zip(rows, tokens, strict=True):
-            text = _wrong(self.p[row], self.x[row], answer)
-            if text is None and self.wanted is not None and (answer != self.wanted[row]).any():
-                text = f"answered {answer.tolist()} where {self.wanted[row].tolist()} is right"
-            if text is not None:
-                out.append(text)
-        return out
+        """What is wrong with the answers, a sentence for each that is."""
+        if len(self.x) > 1:
+            found = (self._wrong(row, answer) for row, answer in enumerate(tokens))
+            return [text for text in found if text is not None]
+        answers, times = np.unique(tokens, axis=0, return_counts=True)
+        return [
+            text
+            for answer, n in zip(answers, times, strict=True)
+            if (text := self._wrong(0, answer)) is not None
+            for _ in range(n)
+        ]
+
+    def _wrong(self, row: int, answer: Ints) -> str | None:
+        text = _wrong(self.p[row], self.x[row], answer)
+        if text is None and self.wanted is not None and (answer != self.wanted[row]).any():
+            return f"answered {answer.tolist()} where {self.wanted[row].tolist()} is right"
+        return text
 
 
 def _wrong(p: Floats, x: Ints, answer: Ints) -> str | None:

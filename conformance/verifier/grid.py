@@ -85,7 +85,7 @@ class Law:
         return np.asarray(np.maximum(previous, 0) % self.spec.contexts)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=64)  # all of one grid: some 20 MB
 def make_law(name: str, seed: int) -> Law:
     """Make a law of the grid.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from conformance.statistics.tables import (
     pooled_table,
     stacked,
 )
+from conformance.statistics.two_sample import two_sample
 from conformance.verdict import Finding, Interval
 from conformance.verifier.evidence import VerifierEvidence
 from conformance.verifier.plan import GROUPS, VerifierCase, groups, position_scopes
@@ -239,10 +240,33 @@ class Judge:
             yield self._ranks(test, hist)
         yield self._leak(pool.leak, GRID)
         for scope, counts in (("rows of a call", pool.rows), ("consecutive calls", pool.calls)):
-            prob = np.full((1, SQUARE**2), SQUARE**-2.0)
-            table = pooled_table(counts.sum(keepdims=True), counts[None], prob)
-            found = self._fit("chi-square", scope, table)
-            yield _renamed(found, "independence")
+            yield self._independence(scope, counts.reshape(SQUARE, SQUARE))
+
+    def _independence(self, scope: str, counts: Ints) -> Finding:
+        """Whether one number tells of the other, given how often each fell where: a law that is
+        wrong is no dependence.
+        """
+        statistic, df = 0.0, 0
+        columns = np.arange(SQUARE)
+        for i in range(SQUARE - 1):  # each row against those below it: independent exact tests
+            first, later = (
+                (np.zeros(n.sum(), dtype=np.int64), np.repeat(columns, n))
+                for n in (counts[i], counts[i + 1 :].sum(axis=0))
+            )
+            fit, _ = two_sample(first, later, SQUARE, self.rng("independence", scope, str(i)))
+            statistic, df = statistic + fit.statistic, df + fit.df
+        if df == 0:
+            return Finding(
+                "independence", scope, ARM, n=0, level=self.level, message="not judged: no pairs"
+            )
+        return self._finding(
+            "independence",
+            scope,
+            n=int(counts.sum()),
+            p_value=max(float(stats.chi2.sf(statistic, df)), SMALLEST_P),
+            statistic=statistic,
+            df=float(df),
+        )
 
     def _ranks(self, test: str, hist: Ints) -> Finding:
         # the distance at the edges of the bins is at most the whole distance, so that its p-value
@@ -301,11 +325,6 @@ class Judge:
             message=message,
             **fields,
         )
-
-
-def _renamed(found: Finding, test: str) -> Finding:
-    message = found.message.replace("chi-square", test)
-    return replace(found, test=test, message=message, detectable=None, detectable_unit="")
 
 
 def _pairs(s: LawSample) -> Table:

@@ -102,6 +102,30 @@ class Silent(_Wrong):
         return tokens
 
 
+class GoesOn(_Wrong):
+    """Corrects an accepted token and goes on with what was verified after the proposal."""
+
+    def spoil(self, tokens):
+        long = (tokens >= 0).sum(axis=1) > 1
+        tokens[long, 0] = (tokens[long, 0] + 1) % 6
+        return tokens
+
+
+class OffThePath(_Wrong):
+    """A tree's path that leaves the tree."""
+
+    def __init__(self):
+        super().__init__()
+        self.capabilities = VerifierCapabilities(max_vocab=16, tree=True)
+
+    def verify_tree(self, target_probs, draft_probs, draft_tokens, parents, seed):
+        out = np.full((len(draft_tokens), draft_tokens.shape[1] + 1), -1)
+        out[:, 0] = draft_tokens[:, 0]
+        out[:, 1] = draft_tokens[:, 4]  # a child of the root's other child
+        out[:, 2] = 0
+        return out
+
+
 class WritesOnInputs(_Wrong):
     """Spoils what it was given; that is its own copy."""
 

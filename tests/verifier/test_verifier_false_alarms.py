@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 from scipy import stats
 from verifying import judged, named, plan_for, sampled
 
 ALPHA = 0.05
-RUNS = 240
+RUNS = 200
 LAWS = (("worked-example", 400), ("random-8", 400), ("near-32", 400), ("lookup-coin", 300))
 
 
+@pytest.mark.long
 def test_false_alarms() -> None:
     """Bonferroni holds the rate below alpha; every p-value by itself is uniform."""
     verifier = named("reference:verifier")

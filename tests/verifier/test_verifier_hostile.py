@@ -76,6 +76,8 @@ def test_harmless(name: str) -> None:
         ("Negative", "an id outside the vocabulary"),
         ("Huge", "an id outside the vocabulary"),
         ("Silent", "emitted nothing"),
+        ("GoesOn", "went on after a token that was not proposed"),
+        ("OffThePath", "went on after a token that was not proposed"),
     ],
 )
 def test_single_strike(name: str, said: str) -> None:
