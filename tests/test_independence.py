@@ -251,7 +251,7 @@ def test_cumulants_against_the_determinant() -> None:
 def test_deep_tails_of_a_correlation_by_importance_sampling(tail: float) -> None:
     """A sum of products of independent pairs, tilted: each pair becomes a correlated one."""
     rng = np.random.default_rng(7)
-    n, reps = 60, 4000
+    n, reps = 22, 4000
     chain = _Chains(np.array([[2, n]]))
     # under the tilt t a pair is normal with precision [[1, -t], [-t, 1]]
     t = optimize.brentq(lambda t: np.exp(chain(t)[0] - t * chain(t)[1]) - 3 * tail, 1e-3, 0.99)
