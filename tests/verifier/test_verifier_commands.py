@@ -13,8 +13,12 @@ from conformance.plan import RunPlan
 from conformance.reports import load_report
 from conformance.runner import Settings, prepare
 from conformance.verdict import Verdict
+from conformance.verifier.decide import decide
 from conformance.verifier.evidence import load_verifier_evidence
+from conformance.verifier.gather import gather_case
 from conformance.verifier.plan import VERIFIER_PROFILES, VerifierCase
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_verifier.py"
 
 
 def run(*words: str) -> tuple[int, str]:
@@ -64,6 +68,15 @@ def test_engines_and_verifiers_share_one_alpha() -> None:
 
 def blocks(plan: RunPlan) -> int:
     return sum(n for c in plan.cases if isinstance(c, VerifierCase) for _, n in c.blocks)
+
+
+def test_the_example_is_exact() -> None:
+    engine = f"{EXAMPLE}:MyVerifier"
+    plan = prepare(Settings((engine,), profile="smoke"))
+    (case,) = plan.cases
+    assert isinstance(case, VerifierCase)
+    result = decide(plan, gather_case(case, plan.seed))
+    assert result.verdict.verdict is Verdict.EXACT, result.verdict.why
 
 
 def test_unknown_verifier_is_the_caller_s_mistake() -> None:
