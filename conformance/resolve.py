@@ -194,11 +194,16 @@ def check_engine(name: str, engine: object) -> Engine:
     EngineLoadError
         If part of the contract is missing.
     """
-    missing = [
-        part
-        for part in ("card", "capabilities", "load", "generate", "close")
-        if not hasattr(engine, part)
-    ]
+    try:
+        missing = [
+            part
+            for part in ("card", "capabilities", "load", "generate", "close")
+            if not hasattr(engine, part)
+        ]
+    except Exception as exc:  # a property is an engine's own code and may raise anything
+        raise EngineLoadError(
+            f"engine {name!r} cannot be constructed: {type(exc).__name__}: {exc}"
+        ) from exc
     if missing:
         raise EngineLoadError(
             f"engine {name!r} lacks {', '.join(missing)}; see conformance.contract.Engine"
