@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -35,12 +36,14 @@ from conformance.tinylm import Tokens
 
 # An explanation is offered when it beats exactness by this many nats, and is said to fit when the
 # evidence does not depart from it in turn. Explanations within `ALIKE` nats are named together.
-CONVINCING = 20.0
+CONVINCING = 25.0
 FITS = 1e-4
-ALIKE = float(np.log(100.0))
-# Requests of the first round, in which everything is tried, and of the second, for the best.
+ALIKE = float(np.log(1e4))
+# Requests of the first round, in which everything is tried, and of the later ones, for the best of
+# it; in the last, candidates are simulated so many times over, to tell like from like.
 FIRST, SECOND = 240, 1200
-FINALISTS = 5
+FINALISTS, LAST_ROUND = 5, 3
+TIMES = 3
 MOST_PROPOSALS = 8
 
 
@@ -151,36 +154,50 @@ def explain(case: Case, prompts: Tokens, evidence: Evidence, seed: int) -> Diagn
         for name, fault in FAULTS.items()
         if applicable(fault, case.decoding)
     }
-    scores = _scores(setting, evidence, list(faults.values()), min(FIRST, n), how_often, rng)[0]
-    best = [name for name in best_first(scores) if name != EXACT_NAME][:FINALISTS]
-    scores, mine = _scores(setting, evidence, [faults[f] for f in best], n, how_often, rng)
-    most = repeats_by_chance(setting, n)
-    first = next(name for name in best_first(scores) if name != EXACT_NAME)
-    winner = simulated(setting, first, faults[first].parameter, n, most)
-    exact = exactly(setting, n, most)
+    mine = count(oracle, prompts, evidence, repeats_by_chance(setting, n), rng)
+    trial = _Trial(setting, mine, n, how_often)
+    few = min(FIRST, n)
+    start = count(oracle, prompts, beginning(evidence, few), repeats_by_chance(setting, few), rng)
+    best = list(faults.values())
+    best = _Trial(setting, start, few, how_often).best(best, FINALISTS)
+    best = trial.best(best, LAST_ROUND)
+    scores = trial.scores(best, TIMES)
+    first = max(best, key=lambda fault: scores[fault.name])
     return Diagnosis(
-        scores, {f: faults[f] for f in best}, fit(mine, winner, how_often), in_words(mine, exact)
+        scores,
+        {fault.name: fault for fault in best},
+        fit(mine, trial.simulated(first.name, first.parameter, TIMES), how_often),
+        in_words(mine, trial.exact),
     )
 
 
-def _scores(
-    setting: Setting,
-    evidence: Evidence,
-    faults: list[Fault],
-    n: int,
-    how_often: bool,
-    rng: np.random.Generator,
-) -> tuple[dict[str, float], Counts]:
-    """Scores of the exact engine and of faults, from n requests of each; and the evidence's counts.
+@dataclass(frozen=True)
+class _Trial:
+    """The evidence's counts, and candidates with as many requests.
 
-    As many requests of the evidence as of the candidates: whether an answer was given before
-    depends on how many there are.
+    Whether an answer was given before depends on how many there are.
     """
-    most = repeats_by_chance(setting, n)
-    mine = count(setting.oracle, setting.prompt_array, beginning(evidence, n), most, rng)
-    exact = exactly(setting, n, most)
-    tried = {EXACT_NAME: None} | {f.name: f.parameter for f in faults}
-    return {
-        name: score(mine, simulated(setting, name, size, n, most), exact, how_often)
-        for name, size in tried.items()
-    }, mine
+
+    setting: Setting
+    mine: Counts
+    n: int
+    how_often: bool
+
+    @cached_property
+    def exact(self) -> Counts:
+        return exactly(self.setting, self.n, repeats_by_chance(self.setting, self.n))
+
+    def simulated(self, name: str, size: float | None, times: int) -> Counts:
+        most = repeats_by_chance(self.setting, self.n)
+        return simulated(self.setting, name, size, self.n, most, times)
+
+    def scores(self, faults: list[Fault], times: int = 1) -> dict[str, float]:
+        tried = {EXACT_NAME: None} | {f.name: f.parameter for f in faults}
+        return {
+            name: score(self.mine, self.simulated(name, size, times), self.exact, self.how_often)
+            for name, size in tried.items()
+        }
+
+    def best(self, faults: list[Fault], so_many: int) -> list[Fault]:
+        scores = self.scores(faults)
+        return sorted(faults, key=lambda fault: -scores[fault.name])[:so_many]

@@ -22,7 +22,8 @@ EXACT_NAME = "exact"
 # sizes of a factor or a threshold that are tried where the fault's own rule can be computed
 SIZES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.98)
 BATCH = 512
-PORTIONS = 2
+PORTIONS = 2  # of the exact engine's answers
+LAST = 100  # portions from here on are no candidate's
 UNANSWERABLE = ("length-leak", "length-drop")  # end as an error: there is no evidence to explain
 
 
@@ -143,35 +144,38 @@ def repeats_by_chance(setting: Setting, n: int) -> int:
     return int(multiplicities(answers(setting, EXACT_NAME, None, n)).max()) + 1
 
 
-@lru_cache(maxsize=256)
-def simulated(setting: Setting, name: str, size: float | None, n: int, most: int) -> Counts:
-    """A candidate's answers, counted."""
-    rng = np.random.default_rng(n)
-    made = answers(setting, name, size, n)
-    return count(setting.oracle, setting.prompt_array, made, most, rng)
+def simulated(
+    setting: Setting, name: str, size: float | None, n: int, most: int, portions: int = 1
+) -> Counts:
+    """A candidate's answers, counted: so many portions of n."""
+    return _total(setting, name, size, n, most, range(portions))
 
 
-@lru_cache(maxsize=32)
 def exactly(setting: Setting, n: int, most: int) -> Counts:
     """The exact engine's answers, counted: what candidates are taken to be near to.
 
-    Several portions of n, and none of them the candidates' own random numbers: the exact engine is
-    a candidate too, and must not have been seen before.
+    None of these portions is a candidate's: the exact engine is a candidate too, and what it is
+    compared with must not be its own random numbers.
     """
-    rng = np.random.default_rng(n)
-    first, *more = (
-        count(
-            setting.oracle,
-            setting.prompt_array,
-            answers(setting, EXACT_NAME, None, n, portion),
-            most,
-            rng,
-        )
-        for portion in range(1, 1 + PORTIONS)
-    )
+    return _total(setting, EXACT_NAME, None, n, most, range(LAST, LAST + PORTIONS))
+
+
+def _total(
+    setting: Setting, name: str, size: float | None, n: int, most: int, portions: range
+) -> Counts:
+    first, *more = (_counted(setting, name, size, n, most, i) for i in portions)
     for other in more:
         first = first.plus(other)
     return first
+
+
+@lru_cache(maxsize=512)
+def _counted(
+    setting: Setting, name: str, size: float | None, n: int, most: int, portion: int
+) -> Counts:
+    rng = np.random.default_rng([n, portion])
+    made = answers(setting, name, size, n, portion)
+    return count(setting.oracle, setting.prompt_array, made, most, rng)
 
 
 def beginning(evidence: Evidence, n: int) -> Evidence:
