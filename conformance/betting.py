@@ -27,10 +27,18 @@ GROWTH = 0.25  # looks are spaced so that each adds this share of what was seen 
 
 
 class Ledger:
-    """What each of N requests is worth to each alternative, and the token it began with."""
+    """What each of N requests is worth to each alternative, and the token it began with.
 
-    def __init__(self, prompt: Tokens) -> None:
-        self.prompt = prompt
+    Parameters
+    ----------
+    prompt : (N,) int64
+        The prompt of each request.
+    repeated : int
+        Prompts below this number are asked again and again, so that their counts tell something.
+    """
+
+    def __init__(self, prompt: Tokens, repeated: int) -> None:
+        self.prompt, self.repeated = prompt, repeated
         self.sums = np.zeros((len(prompt), len(eprocess.names())))  # [N, C]
         self.first = np.full(len(prompt), -1)  # -1: not judged
         self.laws: dict[int, Floats] = {}  # of the first token, by prompt
@@ -62,7 +70,7 @@ class Ledger:
                 worth = token_log_ratios(row[cut], x[cut], law, draft)
             np.add.at(self.sums, request[cut], worth)
         if not large:
-            starts = tree.index[chunk.begin + row] == 0
+            starts = (tree.index[chunk.begin + row] == 0) & (self.prompt[request] < self.repeated)
             self.first[request[starts]] = x[starts]
             for r in np.unique(row[starts]):
                 self.laws[int(self.prompt[tree.request[chunk.begin + r]])] = law[r]

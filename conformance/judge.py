@@ -67,13 +67,19 @@ class ArmJudge:
         self.plan, self.case, self.arm, self.complete = plan, case, arm, complete
         self.level, self.power = plan.level, plan.profile.power
         self.prompts = case.workload.prompt_array
+        self.repeated = len(case.workload.repeated_prompts)
         self.oracle: Oracle = case.oracle
         self.tree = case.oracle.tree(evidence.prompt, evidence.tokens)
         self.strata = self._strata(evidence)
         uniforms = Uniforms(
-            *(self.rng(test).random(evidence.tokens.size) for test in ("PIT by p", "PIT by q/p"))
+            *(
+                self.rng(f"PIT by {ranking}").random(evidence.tokens.size)
+                for ranking in ("p", "q/p", "id")
+            )
         )
-        self.reading = Reading(case.oracle, self.prompts, self.tree, uniforms, self.strata)
+        self.reading = Reading(
+            case.oracle, self.prompts, self.tree, uniforms, self.strata, self.repeated
+        )
 
     def _strata(self, evidence: Evidence) -> dict[str, Bools]:
         """Tokens by place in the block, where the engine reported rounds. [N, T] each"""
@@ -141,12 +147,12 @@ class ArmJudge:
             )
 
     def _joint(self, m: int) -> Table:
-        """Table of the first m tokens, one row a prompt; the law of a string is a product."""
+        """Table of the first m tokens, one row a repeated prompt; the law of a string is a
+        product.
+        """
         tokens, prompt = self.tree.tokens[:, :m], self.tree.prompt
         usable = self.tree.valid[:, m - 1]
-        rows = [
-            self._joint_row(p, tokens[usable & (prompt == p)]) for p in range(len(self.prompts))
-        ]
+        rows = [self._joint_row(p, tokens[usable & (prompt == p)]) for p in range(self.repeated)]
         total = np.array([row[0] for row in rows])
         width = max(len(row[1]) for row in rows)
         counts, prob = np.zeros((len(rows), width), np.int64), np.zeros((len(rows), width))
@@ -264,11 +270,15 @@ class ArmJudge:
             elif lag < len(tree.tokens):
                 repeats = repeats_at_lag(*follow, lag, rng)
             yield self._dependence("repeats", scope, repeats, "repeated", "of requests repeated")
-        # neighbours have different prompts: what they share is not what they say but the draw
-        pairs = ((NEIGHBOURS, r.by_p, r.open), (CONSECUTIVE, r.by_p.T, r.open.T))
-        for scope, u, use in pairs:
-            together = correlation_at_lag(u, use)
-            yield self._dependence("correlation", scope, together, "correlation", "correlation")
+        # neighbours have different prompts: what they share is not what they say but the draw, and
+        # samplers draw by inverting the distribution function of tokens by id or sorted by p
+        for ranking, u in (("p", r.by_p), ("id", r.by_id)):
+            for scope, turned, use in (
+                (NEIGHBOURS, u, r.open),
+                (CONSECUTIVE, u.T, r.open.T),
+            ):
+                together, test = correlation_at_lag(turned, use), f"correlation by {ranking}"
+                yield self._dependence(test, scope, together, "correlation", "correlation")
         compared = r.open[1:] & r.judged[:-1] & (tree.prefix[1:] != tree.prefix[:-1])
         equal = None
         if compared.any():

@@ -15,12 +15,12 @@ MOST_BARS = 48  # more cannot be told apart; the rest is drawn as one
 
 
 def first_token_bars(judge: ArmJudge) -> tuple[Bars, ...]:
-    """First-token counts of every prompt, against the law and the draft."""
-    tree = judge.tree
-    none = np.zeros((len(judge.prompts), 0), np.int64)
-    laws = judge.oracle.target_laws(judge.prompts, none).probs
+    """First-token counts of every repeated prompt, against the law and the draft."""
+    tree, prompts = judge.tree, judge.prompts[: judge.repeated]
+    none = np.zeros((len(prompts), 0), np.int64)
+    laws = judge.oracle.target_laws(prompts, none).probs
     raw = np.log(np.maximum(laws, 1e-300))[:, None]
-    drafts = judge.oracle.draft_laws(judge.prompts, none, raw)
+    drafts = judge.oracle.draft_laws(prompts, none, raw)
     bars = []
     for p, law in enumerate(laws):
         rows = (tree.prompt == p) & tree.valid[:, 0]

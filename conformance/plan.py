@@ -30,7 +30,9 @@ from conformance.workload import (
     SAMPLED_TOKENS,
     Workload,
     greedy_workload,
+    requests_for,
     sampled_prompts,
+    sampled_workload,
 )
 
 DEFAULT_ALPHA = 1e-6
@@ -192,7 +194,11 @@ def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
         tests += [PlannedTest(test, s, arm) for s in scopes for test in ("chi-square", "KL")]
         tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by p", "surprisal", "e-process")]
         tests += [PlannedTest("repeats", s, arm) for s, _ in repeat_lags(case)]
-        tests += [PlannedTest("correlation", s, arm) for s in (NEIGHBOURS, CONSECUTIVE)]
+        tests += [
+            PlannedTest(f"correlation by {ranking}", s, arm)
+            for ranking in ("p", "id")
+            for s in (NEIGHBOURS, CONSECUTIVE)
+        ]
         tests.append(PlannedTest("coincidences", NEIGHBOURS, arm))
         if aware:
             tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by q/p", "draft leak")]
@@ -267,12 +273,14 @@ def _workload(case: Case, profile: Profile, level: float, seed: int, at_least: i
         return greedy_workload(case.oracle, max(wanted, at_least), seed)
     prompts = sampled_prompts(case.oracle, seed)
     laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64)).probs
-    requests = max(_requests(laws, profile, level), at_least)
-    return Workload(tuple(map(tuple, prompts.tolist())), requests, SAMPLED_TOKENS)
+    requests = requests_for(_each(laws, profile, level), len(prompts))
+    return sampled_workload(case.oracle, prompts, max(requests, at_least), seed)
 
 
-def _requests(laws: np.ndarray, profile: Profile, level: float) -> int:
-    """Smallest number of requests whose chi-square at the first token certifies delta."""
+def _each(laws: np.ndarray, profile: Profile, level: float) -> int:
+    """Smallest number of answers to every repeated prompt whose chi-square at the first token
+    certifies delta.
+    """
     each = 50
     while True:
         df, judged = _first_table(laws, each)
@@ -280,7 +288,7 @@ def _requests(laws: np.ndarray, profile: Profile, level: float) -> int:
         if df:
             needed = certificate.chi_square_n(level, profile.power, df, profile.delta) * MARGIN
         if judged >= needed:
-            return each * len(laws)
+            return each
         # more answers give more cells, which need more answers: go up in small steps
         each = int(np.ceil(each * 1.02))
 
@@ -310,8 +318,10 @@ def forecast(case: Case, plan: RunPlan) -> Forecast:
     if case.decoding.greedy:
         tokens = work.requests * work.new_tokens
         return Forecast(None, None, None, certificate.zero_events_rate(power, tokens))
-    laws = case.oracle.target_laws(work.prompt_array, np.zeros((len(work.prompts), 0), np.int64))
-    df, judged = _first_table(laws.probs, work.requests // len(work.prompts))
+    prompts = work.repeated_prompts
+    laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64))
+    each = int(np.bincount(work.prompt_of)[: len(prompts)].min())
+    df, judged = _first_table(laws.probs, each)
     law, draft, share = _typical_laws(case.oracle, work)
     tokens = int(share * work.requests * work.new_tokens)
     times = np.full(len(law), tokens / len(law))
@@ -329,7 +339,7 @@ def _typical_laws(oracle: Oracle, work: Workload) -> tuple[np.ndarray, np.ndarra
     """
     rng = np.random.default_rng(0)
     size = 128
-    prompt = np.arange(size) % len(work.prompts)
+    prompt = replace(work, requests=size).prompt_of
     tokens = np.zeros((size, 0), dtype=np.int64)
     for _ in range(work.new_tokens):
         law = oracle.target_laws(work.prompt_array[prompt], tokens).probs

@@ -30,6 +30,7 @@ class Uniforms:
 
     by_p: Floats
     by_draft: Floats
+    by_id: Floats
 
 
 class Reading:
@@ -47,6 +48,8 @@ class Reading:
         Randomise the ranks.
     strata : dict of str to (N, T) bool
         Further sets of tokens to sum over, beside all of them.
+    repeated : int
+        Prompts below this number are asked again and again.
 
     Attributes
     ----------
@@ -59,8 +62,8 @@ class Reading:
         Tokens that tests other than support may use, and those of them whose law leaves a choice.
     impossible : (N, T) bool
         Tokens the law cannot emit.
-    by_p, by_draft : (N, T) float64
-        The probability integral transform, ranked by p and by q/p.
+    by_p, by_draft, by_id : (N, T) float64
+        The probability integral transform, ranked by p, by q/p and by token id.
     """
 
     def __init__(
@@ -70,10 +73,11 @@ class Reading:
         tree: Tree,
         uniforms: Uniforms,
         strata: dict[str, Bools],
+        repeated: int,
     ) -> None:
         shape = tree.tokens.shape
         self.tree, self._uniforms = tree, uniforms
-        self.p, self.by_p = np.ones(shape), np.zeros(shape)
+        self.p, self.by_p, self.by_id = np.ones(shape), np.zeros(shape), np.zeros(shape)
         self.neighbour = np.concatenate([tree.tokens[:1], tree.tokens[:-1]])
         self.neighbour_p = np.ones(shape)
         self.judged, self.open = np.zeros(shape, bool), np.zeros(shape, bool)
@@ -84,7 +88,7 @@ class Reading:
         self._strata = {EVERYWHERE: np.ones(shape, bool), **strata}
         self.leaks = {name: LeakSum() for name in self._strata} if aware else {}
         self.surprisal = SurprisalSum()
-        self.ledger = Ledger(tree.prompt)
+        self.ledger = Ledger(tree.prompt, repeated)
         self._tables: list[list[Table]] = [[] for _ in range(shape[1])]
         for chunk in oracle.chunks(prompts, tree):
             self._read(chunk)
@@ -102,6 +106,8 @@ class Reading:
         self.judged.flat[at], self.open.flat[at] = judged, free
         self.p.flat[at] = law[row, x]
         self.neighbour_p.flat[at] = law[row, self.neighbour.flat[at]]
+        before = pit.mass_before_id(row, x, law)
+        self.by_id.flat[at] = pit.randomised(before, law[row, x], self._uniforms.by_id[at])
         before = pit.mass_before(row, x, law, law)
         self.by_p.flat[at] = pit.randomised(before, law[row, x], self._uniforms.by_p[at])
         if draft is not None and self.q is not None and self.by_draft is not None:

@@ -98,7 +98,7 @@ class Watch:
         work = self.case.workload
         assert work is not None
         tree = self.case.oracle.tree(prompt, tokens)
-        ledger = Ledger(prompt)
+        ledger = Ledger(prompt, len(work.repeated_prompts))
         for chunk in self.case.oracle.chunks(work.prompt_array, tree):
             at = tree.instances(chunk.begin, chunk.begin + len(chunk.logits))
             ledger.add(tree, chunk, at, free_tokens(tree, chunk, at)[1])

@@ -2,12 +2,14 @@
 
 Sampled decodings repeat a few prompts many times, so that the tables at the first output indices
 are full; the prompts are chosen from the laws alone, before anything is sampled, so that target
-and draft really differ there and the law is not float-ambiguous. Greedy decoding, where repeating a
-prompt tells nothing, takes many prompts and goes far.
+and draft really differ there and the law is not float-ambiguous. Every eighth request has a prompt
+of its own, for what goes wrong at some prompts only. Greedy decoding, where repeating a prompt
+tells nothing, takes many prompts and goes far.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +24,8 @@ PHRASE = 8  # a prompt is a phrase said three times, so that n-gram lookup alway
 SAMPLED_PROMPTS = 2
 SAMPLED_TOKENS = 8
 GREEDY_TOKENS = 32
+OWN_PROMPT_EVERY = 8
+MOST_OWN_PROMPTS = 2**14
 CANDIDATES = 512
 # Wanted at a sampled prompt: a law with a choice to make, and a draft that is neither the target
 # nor hopeless, so that proposals are both accepted and rejected.
@@ -38,14 +42,18 @@ class Workload:
     prompts : tuple of tuple of int
         Distinct prompts of equal length.
     requests : int
-        Requests in each arm; request i has prompt ``i mod len(prompts)``.
+        Requests in each arm.
     new_tokens : int
         Tokens a request asks for.
+    repeated : int or None
+        How many of the prompts, the first ones, are asked in turn; each of the others is asked
+        once, by every `OWN_PROMPT_EVERY`-th request. None: all of them are asked in turn.
     """
 
     prompts: tuple[tuple[int, ...], ...]
     requests: int
     new_tokens: int
+    repeated: int | None = None
 
     @property
     def prompt_array(self) -> Tokens:
@@ -55,7 +63,17 @@ class Workload:
     @property
     def prompt_of(self) -> Tokens:
         """Which prompt each request has. [N]"""
-        return np.arange(self.requests) % len(self.prompts)
+        i = np.arange(self.requests)
+        if self.repeated is None:
+            return i % len(self.prompts)
+        turn, place = np.divmod(i, OWN_PROMPT_EVERY)
+        own = (place == OWN_PROMPT_EVERY - 1) & (self.repeated + turn < len(self.prompts))
+        return np.where(own, self.repeated + turn, (i - turn) % self.repeated)
+
+    @property
+    def repeated_prompts(self) -> Tokens:
+        """The prompts that are asked again and again. [P', L]"""
+        return self.prompt_array[: self.repeated]
 
     def __str__(self) -> str:
         return (
@@ -68,6 +86,24 @@ def greedy_workload(oracle: Oracle, requests: int, seed: int) -> Workload:
     """Distinct prompts, each asked once."""
     prompts = _candidates(oracle, seed, requests)
     return Workload(tuple(map(tuple, prompts.tolist())), requests, GREEDY_TOKENS)
+
+
+def sampled_workload(oracle: Oracle, prompts: Tokens, requests: int, seed: int) -> Workload:
+    """Prompts asked again and again, and others asked once."""
+    own = _own_prompts(oracle, seed, set(map(tuple, prompts.tolist())))
+    own = own[: requests // OWN_PROMPT_EVERY]
+    return Workload((*map(tuple, prompts.tolist()), *own), requests, SAMPLED_TOKENS, len(prompts))
+
+
+def requests_for(each: int, prompts: int) -> int:
+    """Requests among which every repeated prompt is asked at least `each` times."""
+    return math.ceil((each * prompts + 1) * OWN_PROMPT_EVERY / (OWN_PROMPT_EVERY - 1))
+
+
+def _own_prompts(oracle: Oracle, seed: int, asked: set[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Distinct prompts; the same list however many will be used, so that a run can go on."""
+    drawn = map(tuple, _candidates(oracle, seed + 2**32, MOST_OWN_PROMPTS).tolist())
+    return [p for p in dict.fromkeys(drawn) if p not in asked]
 
 
 def sampled_prompts(oracle: Oracle, seed: int) -> Tokens:

@@ -48,7 +48,8 @@ def read(mid: Oracle, sampled: tuple[np.ndarray, np.ndarray, np.ndarray]) -> Rea
     tree = mid.tree(prompt, tokens)
     strata = dict.fromkeys(STRATA, np.arange(T) % 2 == 0) | {"even": np.zeros((N, T), bool)}
     strata = {name: np.broadcast_to(s, (N, T)) for name, s in strata.items()}
-    return Reading(mid, prompts, tree, Uniforms(rng.random(N * T), rng.random(N * T)), strata)
+    uniforms = Uniforms(*(rng.random(N * T) for _ in range(3)))
+    return Reading(mid, prompts, tree, uniforms, strata, len(prompts))
 
 
 def test_chunks_change_nothing(
@@ -59,7 +60,7 @@ def test_chunks_change_nothing(
     whole = read(mid, sampled)
     monkeypatch.setattr(oracle_module, "NUMBERS_AT_ONCE", 7 * T * 32)  # seven requests at a time
     cut = read(mid, sampled)
-    for name in ("p", "q", "by_p", "by_draft"):
+    for name in ("p", "q", "by_p", "by_draft", "by_id"):
         np.testing.assert_allclose(getattr(cut, name), getattr(whole, name), atol=1e-12)
     for name in ("judged", "open", "impossible"):
         assert (getattr(cut, name) == getattr(whole, name)).all()

@@ -106,7 +106,7 @@ def test_batches_change_nothing(plan: RunPlan) -> None:
         part = case.oracle.tree(
             found.prompt[begin : begin + 100], found.tokens[begin : begin + 100]
         )
-        ledger = Ledger(part.prompt)
+        ledger = Ledger(part.prompt, judge.repeated)
         for chunk in case.oracle.chunks(judge.prompts, part):
             at = part.instances(chunk.begin, chunk.begin + len(chunk.logits))
             ledger.add(part, chunk, at, np.ones(len(at), bool))

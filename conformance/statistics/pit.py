@@ -80,6 +80,14 @@ def mass_before(prefix: Ints, token: Ints, law: Floats, key: Floats) -> Floats:
     return np.asarray(before[back])
 
 
+def mass_before_id(prefix: Ints, token: Ints, law: Floats) -> Floats:
+    """As `mass_before` for the ranking by token id: what a draw by inverse distribution function
+    has below it. [n]
+    """
+    below = np.cumsum(law, axis=1) - law
+    return np.asarray(below[prefix, token])
+
+
 def randomised(before: Floats, mass: Floats, v: Floats) -> Floats:
     """Uniform under exactness: `before` plus the uniform share `v` of the token's `mass`. [n]"""
     return np.clip(before + v * mass, 0.0, 1.0)
