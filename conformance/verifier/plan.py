@@ -212,7 +212,8 @@ def _workload(case: VerifierCase, profile: Profile, level: float) -> Blocks:
     else:
         rows = _enough(case, specs, profile, level)
     laws = tuple((s.name, n) for s, n in zip(specs, rows, strict=True))
-    return Blocks((), sum(rows), max(s.block for s in specs) + 1, laws)
+    longest = max(s.block for s in specs) + 1
+    return Blocks(prompts=(), requests=sum(rows), new_tokens=longest, laws=laws)
 
 
 def _enough(case: VerifierCase, specs: Sequence[Spec], profile: Profile, level: float) -> list[int]:

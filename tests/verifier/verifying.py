@@ -38,7 +38,7 @@ def plan_for(
     only = {name for name, _ in laws}
     (planned,) = plan.cases
     tests = tuple(t for t in planned.tests if _law(t.scope) in only | GRID_SCOPES)
-    blocks = Blocks((), sum(n for _, n in laws), 17, laws)
+    blocks = Blocks(prompts=(), requests=sum(n for _, n in laws), new_tokens=17, laws=laws)
     return replace(plan, cases=(replace(planned, workload=blocks, tests=tests),))
 
 
