@@ -68,9 +68,10 @@ def diagnosed(text: str) -> Diagnosis:
     [
         ("resample-from-p", "at recovered tokens"),
         ("bonus-greedy", "at bonus tokens"),
-        ("stale-cache", "at recovered tokens"),
         ("same-stream", ""),
-        ("first-unverified", "at accepted tokens"),
+        pytest.param("stale-cache", "at recovered tokens", marks=pytest.mark.long),
+        pytest.param("first-unverified", "at accepted tokens", marks=pytest.mark.long),
+        pytest.param("accept-late", "output index 7", marks=pytest.mark.long),
     ],
 )
 def test_a_fault_is_named_and_placed(fault: str, place: str) -> None:
