@@ -110,26 +110,41 @@ def table(decodings: tuple[Decoding, ...], n: int) -> list[dict[str, Any]]:
     return rows
 
 
-def check(rows: list[dict[str, Any]], n: int) -> None:
-    """Twenty nats in all: odds that noise would not reach in any run of these tests."""
-    weak = [r for r in rows if r["nats_a_request"] * n < 20 and r["fault"] not in SLIGHT]
-    assert weak == []
-
-
-# Faults that few requests do not show, and why
+# Faults that a few hundred requests do not show in these cells, and why
 SLIGHT = {
-    "accept-some-prompts",  # none of the two prompts may be among those it is about
-    "neighbours-share",  # neighbours have different prompts: only their uniforms are shared
+    "accept-some-prompts": "none of the two prompts may be among those it is about",
+    "neighbours-share": "neighbours have different prompts: only their uniforms are shared",
+    "tail-lost": "what is lost is rare",
+    "low-precision-draw": "32 partial sums round little",
+    "coarse-uniforms": "a grid of 1/64 moves little mass",
 }
 
 
 @pytest.mark.long
 def test_every_fault_changes_what_is_emitted() -> None:
-    n = 2000
+    n = 800
     rows = table((PLAIN, TRUNCATED), n)
-    assert {row["fault"] for row in rows} == {n for n in FAULTS if not n.startswith("length-")}
     in_process.write_table("fault_effects", rows)
-    check(rows, n)
+    assert {row["fault"] for row in rows} == {n for n in FAULTS if not n.startswith("length-")}
+    most = {name: max(r["nats_a_request"] for r in rows if r["fault"] == name) for name in FAULTS
+            if not name.startswith("length-")}  # fmt: skip
+    # ten nats in all: odds of 20,000 to 1, out of reach of a fault that does nothing
+    assert {name for name, gain in most.items() if gain * n < 10} <= set(SLIGHT)
+
+
+@pytest.mark.parametrize("fault", [f for f in FAULTS.values() if f.visible is not None],
+                         ids=lambda f: f.name)  # fmt: skip
+def test_a_fault_that_is_slight_in_the_wild_shows_at_its_visible_size(fault: Fault) -> None:
+    """With the same random numbers, answers differ from the exact engine's only by the fault."""
+    # a filter has cut the tail already, so it is looked for without one
+    at, n = setting(PLAIN if fault.needs == "sampling" else TRUNCATED), 300
+    exact = answers(at, EXACT_NAME, None, n).tokens
+
+    def changed(size: float | None) -> int:
+        return int((answers(at, fault.name, size, n).tokens != exact).any(axis=1).sum())
+
+    assert changed(fault.parameter) <= 0.1 * n
+    assert changed(fault.visible) > max(2 * changed(fault.parameter), 2)
 
 
 def test_a_fault_that_does_nothing_has_no_effect() -> None:
