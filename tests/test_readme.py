@@ -14,12 +14,19 @@ from conformance.cli import main
 from conformance.reports.model import load_report
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGES = [p.relative_to(ROOT) for p in (ROOT / "docs").rglob("*.md")]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_engine_shown_is_the_example_file() -> None:
     (block,) = re.findall(r"```python\n(.*?)```", README, flags=re.S)
     assert block == (ROOT / "examples/my_engine.py").read_text(encoding="utf-8")
+
+
+def test_the_verifier_shown_is_the_example_file() -> None:
+    page = (ROOT / "docs/verifiers.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    assert block == (ROOT / "examples/my_verifier.py").read_text(encoding="utf-8")
 
 
 def test_the_engine_shown_is_judged_from_outside_the_repository(tmp_path: Path) -> None:
@@ -49,9 +56,11 @@ def test_explain_prints_what_is_shown() -> None:
         assert line.rstrip() in README
 
 
-def test_every_file_the_readme_links_to_exists() -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", ["README.md", *sorted(p.as_posix() for p in PAGES)])
+def test_every_file_linked_to_exists(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert ((ROOT / page).parent / target).exists(), target
 
 
 def test_commands_shown_are_understood() -> None:
