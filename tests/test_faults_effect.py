@@ -117,6 +117,7 @@ SLIGHT = {
     "tail-lost": "what is lost is rare",
     "low-precision-draw": "32 partial sums round little",
     "coarse-uniforms": "a grid of 1/64 moves little mass",
+    "zero-coin": "a handful of impossible tokens, each of them proof, and each one count here",
 }
 
 
