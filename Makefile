@@ -8,7 +8,7 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
-.PHONY: help setup audit test test-all bench lint format wheel clean
+.PHONY: help setup audit test test-all calibrate bench lint format wheel clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this help
@@ -51,6 +51,20 @@ bench: setup  ## Run the benchmarks; writes docs/benchmarks.md (QUICK=1: build/b
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -P -m benchmarks \
 	    $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) --jobs $(JOBS) \
 	    --json $(BENCH) --page $(BENCH_PAGE)
+
+# false alarms of every test and of whole runs, and the kill matrix of both tiers; about two hours
+RUNS ?= 20
+TABLES = build/measured
+calibrate: setup  ## Measure false alarms and kills; writes docs/measured.md and what reports carry
+	rm -rf $(TABLES) && mkdir -p $(TABLES)
+	CONFORMANCE_TABLES=$(abspath $(TABLES)) $(BIN)/python -P -m pytest -n $(JOBS) tests/calibration
+	for profile in standard audit; do \
+	    OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -P tests/power/kill_matrix.py \
+	        --tier verifier --profile $$profile --runs 2 --jobs $(JOBS) \
+	        --out $(TABLES)/kills_verifier_$$profile.json || exit 1; done
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -P tests/power/kill_matrix.py \
+	    --runs $(RUNS) --explained 2 --jobs $(JOBS) --out $(TABLES)/kills_engine.json
+	$(BIN)/python -P tests/measure.py $(TABLES)
 
 # mypy runs from elsewhere: here, the folder conformance/ would hide the package with its subpackages
 lint: setup  ## ruff and mypy

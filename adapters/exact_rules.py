@@ -15,6 +15,7 @@ import numpy as np
 from conformance.adapters.reference import PROPOSALS, Batch, ReferenceEngine
 from conformance.contract import Capabilities
 from conformance.errors import UnknownEngineError
+from conformance.faults.rules import one_hot
 from conformance.faults.steps import Block, Emitted, Steps, judged
 from conformance.law import Bools, Floats
 from conformance.reference import Ints, draw
@@ -22,11 +23,6 @@ from conformance.tinylm import Tokens
 
 CONFIDENT = 0.4  # a draft whose likeliest token is below this stops proposing
 CANDIDATES = 2  # children of every node of the tree
-
-
-def one_hot(x: Ints, size: int) -> Floats:
-    """[...] -> [..., V]"""
-    return np.asarray(np.eye(size)[x])
 
 
 def likeliest(q: Floats, u: Floats) -> Ints:

@@ -26,7 +26,9 @@ def normalised(r: Floats, otherwise: Floats) -> Floats:
 
 def one_hot(x: np.ndarray, size: int) -> Floats:
     """[...] -> [..., V]"""
-    return np.asarray(np.eye(size)[x])
+    hot = np.zeros((*x.shape, size))
+    np.put_along_axis(hot, x[..., None], 1.0, axis=-1)
+    return hot
 
 
 def entropy(p: Floats) -> Floats:

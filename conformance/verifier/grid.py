@@ -237,6 +237,23 @@ def _zipf(spec: Spec, rng: Rng) -> tuple[Floats, Floats]:
     return np.asarray(p, dtype=np.float64), np.asarray(q[:-1], dtype=np.float64)
 
 
+TAIL_TOKEN = 5.5e-8  # 2**-24 is 6e-8
+
+
+def _deep_tail(spec: Spec, rng: Rng) -> tuple[Floats, Floats]:
+    """A few likely tokens, and all others each below float16's smallest number and below the step
+    of a float32 near 1; together they have almost a hundredth of the mass, and a rule that computes
+    too coarsely never emits one of them.
+    """
+    head = np.array([0.4, 0.3, 0.2, 0.1])
+    p = np.full(_shape(spec), TAIL_TOKEN)
+    p[..., : len(head)] = head * (1 - TAIL_TOKEN * (spec.vocab - len(head)))
+    q = p.copy()
+    q[..., : len(head)] = np.roll(p[..., : len(head)], 1, axis=-1)
+    del rng
+    return p, q[:-1]
+
+
 def _dyadic(spec: Spec, rng: Rng) -> tuple[Floats, Floats]:
     """Multiples of 1/256, which every precision holds exactly and whose sums are exactly 1."""
 
@@ -276,6 +293,7 @@ GRID: tuple[Spec, ...] = (
     Spec("flat-1000", 1000, 2, 2, _dirichlet(1.0), share=0.25),
     Spec("zipf-32000", 32_000, 2, 2, _zipf, share=0.05),
     Spec("zipf-150000", 150_000, 1, 1, _zipf, share=0.02),
+    Spec("deep-tail-150000", 150_000, 1, 1, _deep_tail, share=0.25),
     Spec("float32-16", 16, 4, 2, _dyadic, dtype="float32"),
     Spec("bfloat16-16", 16, 4, 2, _dyadic, dtype="bfloat16"),
 )

@@ -13,18 +13,21 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "verifier"))
 
 import in_process
+import verifying
 
 from conformance.adapters.reference import faulty
 from conformance.decide import decide
 from conformance.decoding import DEFAULT_DECODINGS, Decoding
-from conformance.errors import BadAnswerError
+from conformance.errors import BadAnswerError, UnknownEngineError
 from conformance.evidence import Evidence
 from conformance.faults import FAULTS
 from conformance.gather import Gathered
@@ -57,6 +60,7 @@ class Killed:
     counts the runs in which each test rejected, `cases` those in which each case did.
     """
 
+    tier: str
     fault: str
     profile: str
     runs: int = 0
@@ -116,7 +120,31 @@ def one(task: tuple[str, str, int, bool, bool]) -> Run:
     return Run(run_verdict(verdicts), tuple(sorted(tests)), tuple(cases), named)
 
 
+def one_verifier(task: tuple[str, str, int, bool, bool]) -> Run:
+    """As `one`, for the bare acceptance rule with the fault."""
+    name, profile, seed, _, _ = task
+    verifier = verifying.named(f"faulty:{name}:verifier")
+    result = verifying.judged(verifier, verifying.plan_for(verifier, profile, seed=seed))
+    return Run(
+        result.verdict.verdict,
+        tuple(sorted({f.test for f in result.findings if f.rejected})),
+        (),
+        f"cause: {name.partition('=')[0]}" in result.verdict.why,
+    )
+
+
+def bare() -> list[str]:
+    """Faults that a verifier can have."""
+    found = []
+    for name in FAULTS:
+        with suppress(UnknownEngineError):
+            verifying.named(f"faulty:{name}:verifier")
+            found.append(name)
+    return found
+
+
 def matrix(
+    tier: str,
     faults: Sequence[str],
     profile: str,
     runs: int,
@@ -126,9 +154,10 @@ def matrix(
 ) -> list[Killed]:
     """Run every fault `runs` times, and ask for the cause in the first `explained` of them."""
     tasks = [(f, profile, 1000 + r, first_only, r < explained) for f in faults for r in range(runs)]
-    rows = {f: Killed(f, profile) for f in faults}
+    rows = {f: Killed(tier, f, profile) for f in faults}
+    run_one = one if tier == "engine" else one_verifier
     with ProcessPoolExecutor(jobs) as pool:
-        for (fault, *_, asked), run in zip(tasks, pool.map(one, tasks), strict=True):
+        for (fault, *_, asked), run in zip(tasks, pool.map(run_one, tasks), strict=True):
             row = rows[fault]
             row.runs += 1
             row.killed += run.verdict in (Verdict.NOT_EXACT, Verdict.ERROR)
@@ -154,6 +183,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("faults", nargs="*", help="NAME or NAME=x; default: all")
+    parser.add_argument("--tier", default="engine", choices=["engine", "verifier"])
     parser.add_argument("--profile", default="standard", choices=list(PROFILES))
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=2)
@@ -161,9 +191,15 @@ def main() -> None:
     parser.add_argument("--explained", type=int, default=0, help="runs that name the cause")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    faults = asked.faults or list(FAULTS)
+    faults = asked.faults or (list(FAULTS) if asked.tier == "engine" else bare())
     found = matrix(
-        faults, asked.profile, asked.runs, asked.jobs, not asked.every_case, asked.explained
+        asked.tier,
+        faults,
+        asked.profile,
+        asked.runs,
+        asked.jobs,
+        not asked.every_case,
+        asked.explained,
     )
     rows = as_rows(found)
     if asked.out:
