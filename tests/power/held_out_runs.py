@@ -12,13 +12,15 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "verifier")]
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "verifier"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 import held_out
 import held_out_exact
@@ -56,11 +58,10 @@ class Outcome:
 @cache
 def plan_of(profile: str, claims: Capabilities, only_plain: bool, alpha: float) -> RunPlan:
     """What ``conformance run`` plans, or its most telling case alone."""
-    decodings = [Decoding()] if only_plain else DEFAULT_DECODINGS
-    probes = [("mid", decodings)] if only_plain else [("worked-example", [Decoding()]), ("mid", decodings)]
+    asked = [("worked-example", Decoding()), *(("mid", d) for d in DEFAULT_DECODINGS)]
     card = ReferenceEngine().card
-    asked = [Case(card.name, p, d, card, claims) for p, ds in probes for d in ds]
-    return make_plan(asked, PROFILES[profile], alpha, seed=0)
+    cases = [Case(card.name, *of, card, claims) for of in ([PLAIN] if only_plain else asked)]
+    return make_plan(cases, PROFILES[profile], alpha, seed=0)
 
 
 def gather(engine: ReferenceEngine, plan: RunPlan, case: Case, arm: str) -> Evidence:
@@ -149,7 +150,9 @@ def asked_of(kind: str, names: Sequence[str]) -> dict[str, Callable[[int], Outco
         known = held_out_verifiers.FAULTS
         return {n: lambda s, n=n: run_verifier(known[n].make, s) for n in names or known}  # type: ignore[misc]
     engines: dict[str, Make] = (
-        {n: f.make for n, f in held_out.FAULTS.items()} if kind == "engines" else held_out_exact.EXACT
+        {n: f.make for n, f in held_out.FAULTS.items()}
+        if kind == "engines"
+        else held_out_exact.EXACT
     )
     return {n: lambda s, n=n: run(engines[n], s) for n in names or engines}  # type: ignore[misc]
 
@@ -170,7 +173,7 @@ def main() -> None:
             print(f"{name:26} {seed} {o.verdict:12} {time.perf_counter() - began:4.0f} s  "
                   f"{len(o.tests)} {'; '.join(o.tests[:3])} {o.cases}", flush=True)  # fmt: skip
             if asked.out:
-                row = {"name": name, "seed": seed, "verdict": o.verdict.value, "tests": o.tests, "said": o.said}
+                row = {"name": name, "seed": seed} | asdict(o)
                 with asked.out.open("a", encoding="utf-8") as f:
                     f.write(json.dumps(row) + "\n")
 

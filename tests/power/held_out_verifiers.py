@@ -188,39 +188,75 @@ def rare(c: Call) -> Bools:
 
 
 FAULTS: dict[str, HeldOut] = {
-    "one-coin": HeldOut("one coin decides a block, against each ratio in turn",
-        lambda: set_coins(lambda c: np.repeat(c.coins[:, :1], c.x.shape[1], axis=1))),
-    "sorted-coins": HeldOut("the coins of a block come sorted",
-        lambda: set_coins(lambda c: np.sort(c.coins, axis=1))),
-    "call-coins": HeldOut("all rows of a call throw the same coins",
-        lambda: set_coins(lambda c: np.repeat(c.coins[:1], len(c.x), axis=0))),
-    "swapped-gather": HeldOut("q of the last two positions is exchanged", lambda: WrongVerifier(swapped_gather)),
-    "row-above": HeldOut("the last position's q is the row above's", lambda: WrongVerifier(row_above)),
-    "stratified-coins": HeldOut("coins are stratified over a call", lambda: WrongVerifier(stratified)),
+    "one-coin": HeldOut(
+        "one coin decides a block, against each ratio in turn",
+        lambda: set_coins(lambda c: np.repeat(c.coins[:, :1], c.x.shape[1], axis=1)),
+    ),
+    "sorted-coins": HeldOut(
+        "the coins of a block come sorted", lambda: set_coins(lambda c: np.sort(c.coins, axis=1))
+    ),
+    "call-coins": HeldOut(
+        "all rows of a call throw the same coins",
+        lambda: set_coins(lambda c: np.repeat(c.coins[:1], len(c.x), axis=0)),
+    ),
+    "swapped-gather": HeldOut(
+        "q of the last two positions is exchanged", lambda: WrongVerifier(swapped_gather)
+    ),
+    "row-above": HeldOut(
+        "the last position's q is the row above's", lambda: WrongVerifier(row_above)
+    ),
+    "stratified-coins": HeldOut(
+        "coins are stratified over a call", lambda: WrongVerifier(stratified)
+    ),
     "mirrored-rows": HeldOut("every second row has 1 - u", lambda: WrongVerifier(mirrored)),
-    "row-above-s-coin": HeldOut("the last token is drawn by the row above's first coin",
-        lambda: WrongVerifier(reused_last)),
+    "row-above-s-coin": HeldOut(
+        "the last token is drawn by the row above's first coin", lambda: WrongVerifier(reused_last)
+    ),
     "seed-6-bits": HeldOut("seeds are cut to 6 bits", lambda: WrongVerifier(short_seed)),
-    "half-ratio": HeldOut("the ratio is computed in float16", lambda: WrongVerifier(passed=half_ratio)),
+    "half-ratio": HeldOut(
+        "the ratio is computed in float16", lambda: WrongVerifier(passed=half_ratio)
+    ),
     "half-sums": HeldOut("cumulative sums are float16", lambda: WrongVerifier(drawn=half_sums)),
-    "shared-race": HeldOut("one exponential race draws the last token of all rows",
-        lambda: WrongVerifier(drawn=gumbel_shared)),
-    "vector-tail": HeldOut("the residual's columns past a multiple of 4 are lost",
-        lambda: WrongVerifier(law=recovered_law(vector_tail))),
-    "first-chunk": HeldOut("q is subtracted in the first 1024 columns only",
-        lambda: WrongVerifier(law=recovered_law(first_chunk))),
-    "clamped-residual=1e-4": HeldOut("the residual is clamped to at least 1e-4",
-        lambda: WrongVerifier(law=recovered_law(lambda p, q, r: np.maximum(p - q, 1e-4)))),
-    "clamped-residual=1e-7": HeldOut("the residual is clamped to at least 1e-7",
-        lambda: WrongVerifier(law=recovered_law(lambda p, q, r: np.maximum(p - q, 1e-7)))),
-    "ratio-tolerance": HeldOut("a ratio above 0.98 is taken for 1", lambda: only(lambda c: c.ratios > 0.98)),
-    "deep": HeldOut("proposals from the ninth on go unverified",
-        lambda: only(lambda c: np.arange(c.x.shape[1]) >= 8)),
-    "last-row": HeldOut("the last row of a call goes unverified",
-        lambda: only(lambda c: (np.arange(len(c.x)) == len(c.x) - 1)[:, None])),
+    "shared-race": HeldOut(
+        "one exponential race draws the last token of all rows",
+        lambda: WrongVerifier(drawn=gumbel_shared),
+    ),
+    "vector-tail": HeldOut(
+        "the residual's columns past a multiple of 4 are lost",
+        lambda: WrongVerifier(law=recovered_law(vector_tail)),
+    ),
+    "first-chunk": HeldOut(
+        "q is subtracted in the first 1024 columns only",
+        lambda: WrongVerifier(law=recovered_law(first_chunk)),
+    ),
+    "clamped-residual=1e-4": HeldOut(
+        "the residual is clamped to at least 1e-4",
+        lambda: WrongVerifier(law=recovered_law(lambda p, q, r: np.maximum(p - q, 1e-4))),
+    ),
+    "clamped-residual=1e-7": HeldOut(
+        "the residual is clamped to at least 1e-7",
+        lambda: WrongVerifier(law=recovered_law(lambda p, q, r: np.maximum(p - q, 1e-7))),
+    ),
+    "ratio-tolerance": HeldOut(
+        "a ratio above 0.98 is taken for 1", lambda: only(lambda c: c.ratios > 0.98)
+    ),
+    "deep": HeldOut(
+        "proposals from the ninth on go unverified",
+        lambda: only(lambda c: np.arange(c.x.shape[1]) >= 8),
+    ),
+    "last-row": HeldOut(
+        "the last row of a call goes unverified",
+        lambda: only(lambda c: (np.arange(len(c.x)) == len(c.x) - 1)[:, None]),
+    ),
     "rare": HeldOut("one block in fifty goes unverified", lambda: only(rare)),
-    "last-id": HeldOut("a proposal of the last id is always accepted",
-        lambda: only(lambda c: c.x == c.p.shape[-1] - 1)),
-    "repeated-proposal": HeldOut("a proposal equal to the one before it is always accepted",
-        lambda: only(lambda c: np.concatenate([np.zeros((len(c.x), 1), bool), c.x[:, 1:] == c.x[:, :-1]], 1))),
-}  # fmt: skip
+    "last-id": HeldOut(
+        "a proposal of the last id is always accepted",
+        lambda: only(lambda c: c.x == c.p.shape[-1] - 1),
+    ),
+    "repeated-proposal": HeldOut(
+        "a proposal equal to the one before it is always accepted",
+        lambda: only(
+            lambda c: np.concatenate([np.zeros((len(c.x), 1), bool), c.x[:, 1:] == c.x[:, :-1]], 1)
+        ),
+    ),
+}

@@ -6,124 +6,75 @@ the default decodings: what a user gets, not what would be convenient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-from typing import Any
-
 import in_process
+import kill_matrix
 import numpy as np
 import pytest
+from kill_matrix import plan_of
 from scipy import stats
 
-from conformance.adapters.reference import ReferenceEngine, faulty
+from conformance.adapters.exact_rules import EXACT_RULES
+from conformance.adapters.exact_rules import exact as exact_engine
+from conformance.adapters.reference import ReferenceEngine
+from conformance.decide import decide
 from conformance.decoding import DEFAULT_DECODINGS, Decoding
-from conformance.diagnosis import diagnose
 from conformance.faults import FAULTS
+from conformance.gather import Gathered
 from conformance.judge import ArmJudge
 from conformance.law import Floats
-from conformance.plan import PROFILES, Case, RunPlan, forecast, make_plan
+from conformance.plan import Case, RunPlan, forecast
 from conformance.reference import draw
 from conformance.statistics import certificate, exact
 from conformance.statistics.leak import detectable, leak
 from conformance.statistics.tables import Table, pooled_cells
-from conformance.verdict import Finding
+from conformance.verdict import Finding, Verdict
 
 LUCK = 1e-6  # simulations below fail by bad luck less often than this
 SAMPLED = tuple(d for d in DEFAULT_DECODINGS if not d.greedy)
-ALWAYS_KILLED = ("accept-all", "resample-from-p")
-# small departures: killed wherever they lean to the draft by more than what a pass rules out
-IF_PROMISED = ("lenient=0.9", "lenient=0.95")
-
-
-@cache
-def plan_of(profile: str) -> RunPlan:
-    """What ``conformance run reference`` plans."""
-    asked = in_process.cases("worked-example", [Decoding()])
-    asked += in_process.cases("mid", DEFAULT_DECODINGS)
-    return make_plan(asked, PROFILES[profile], seed=0)
 
 
 def case_of(plan: RunPlan, decoding: Decoding) -> Case:
     return next(c for c in plan.cases if c.probe == "mid" and c.decoding == decoding)
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+def judge(engine: ReferenceEngine, profile: str, decoding: Decoding, seed: int) -> list[Finding]:
     """The speculative arm of one run."""
-
-    findings: list[Finding]
-    diagnosis: str
-
-    @property
-    def rejected(self) -> list[Finding]:
-        return [f for f in self.findings if f.rejected]
-
-
-def judge(engine: ReferenceEngine, profile: str, decoding: Decoding, seed: int) -> Judged:
     plan = in_process.with_seed(plan_of(profile), seed)
     case = case_of(plan, decoding)
     evidence = in_process.gather_runs(engine, case, "speculative", [plan])[0]
-    arm = ArmJudge(plan, case, "speculative", evidence)
-    findings = arm.findings()
-    cause = diagnose(arm, evidence) if any(f.rejected for f in findings) else ""
-    return Judged(findings, cause)
+    return ArmJudge(plan, case, "speculative", evidence).findings()
 
 
 # --- the kill matrix ------------------------------------------------------------------------------
 
-
-def matrix(faults: tuple[str, ...], repetitions: int) -> list[dict[str, Any]]:
-    rows = []
-    for name in faults:
-        for decoding in SAMPLED:
-            runs = [judge(faulty(name), "standard", decoding, 100 + r) for r in range(repetitions)]
-            killed = sum(bool(run.rejected) for run in runs)
-            right = sum(
-                run.diagnosis.startswith(f"Likely cause: {name.partition('=')[0]} ") for run in runs
-            )
-            by: dict[str, int] = {}
-            for test in {f.test for run in runs for f in run.findings}:
-                by[test] = sum(any(f.test == test for f in run.rejected) for run in runs)
-            leaks = [f for run in runs for f in run.findings if f.test == "draft leak"]
-            leaked = float(np.mean([f.effect["leak"].estimate for f in leaks]))
-            certified = max(float(f.detectable or np.inf) for f in leaks)
-            low, high = in_process.clopper_pearson(killed, repetitions)
-            rows.append(
-                {
-                    "fault": name, "decoding": str(decoding), "runs": repetitions,
-                    "killed": killed, "interval_95": (low, high), "named": right, "by_test": by,
-                    "leak": leaked, "certified_leak": certified,
-                }
-            )  # fmt: skip
-            print(
-                f"{name:16} {decoding!s:26} killed {killed}/{repetitions} named {right} "
-                f"leak {leaked:.3f} (certified {certified:.3f}) {by}"
-            )
-    return rows
+# What is wrong with these is not the law: rounds that were invented, answers of the wrong length.
+OTHERWISE = {
+    "disabled": Verdict.INCONCLUSIVE,
+    "length-leak": Verdict.ERROR,
+    "length-drop": Verdict.ERROR,
+}
 
 
-def check(rows: list[dict[str, Any]]) -> None:
-    for row in rows:
-        promised = row["fault"] in ALWAYS_KILLED or row["leak"] > row["certified_leak"]
-        if promised:
-            assert row["killed"] == row["runs"], row
-        # whatever is killed is called by its name
-        assert row["named"] >= 0.9 * row["killed"], row
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_every_fault_is_killed(name: str) -> None:
+    """At the size it has in the wild, or, where a whole engine cannot show that, where it shows."""
+    fault = FAULTS[name]
+    sized = name if fault.visible is None else f"{name}={fault.visible:g}"
+    found = kill_matrix.one((sized, "standard", 77, True, False))
+    assert found.verdict is OTHERWISE.get(name, Verdict.NOT_EXACT), found
 
 
-def test_every_promised_fault_is_killed_and_named() -> None:
-    rows = matrix((*ALWAYS_KILLED, "lenient=0.9"), repetitions=1)
-    in_process.write_table("kill_matrix", rows)
-    assert {row["fault"].partition("=")[0] for row in rows} == set(FAULTS)
-    check(rows)
-    assert sum(row["killed"] for row in rows if row["fault"] == "lenient=0.9") > 0
-
-
-@pytest.mark.long
-def test_kill_matrix() -> None:
-    rows = matrix(ALWAYS_KILLED + IF_PROMISED, repetitions=20)
-    in_process.write_table("kill_matrix_long", rows)
-    check(rows)
+@pytest.mark.parametrize("name", sorted(EXACT_RULES))
+def test_no_exact_rule_is_killed(name: str) -> None:
+    """In every decoding, at the default alpha."""
+    plan = kill_matrix.plan_of("standard")
+    for case in plan.cases:
+        arms = {
+            arm: in_process.gather_runs(exact_engine(name), case, arm, [plan])[0]
+            for arm in case.arms
+        }
+        result = decide(plan, Gathered(case, arms))
+        assert result.verdict.verdict is Verdict.EXACT, (case.id, result.verdict.why, result.error)
 
 
 # --- certificates kept ----------------------------------------------------------------------------
@@ -156,9 +107,10 @@ def test_a_departure_of_the_certified_size_is_caught(
     case, power = case_of(plan, decoding), plan.profile.power
     assert case.workload is not None
     work = case.workload
-    none = np.zeros((len(work.prompts), 0), np.int64)
-    laws = case.oracle.target_laws(work.prompt_array, none).probs
-    total = np.full(len(laws), work.requests // len(laws))
+    prompts = work.repeated_prompts
+    none = np.zeros((len(prompts), 0), np.int64)
+    laws = case.oracle.target_laws(prompts, none).probs
+    total = np.bincount(work.prompt_of)[: len(laws)]
     kept, row, cell = pooled_cells(total, laws)
     assert len(kept) == len(laws)
     # the cells of the table: explicit ones and one remainder a row
@@ -213,9 +165,9 @@ def test_a_leak_of_the_certified_size_is_caught(tokens: int, sharp: float) -> No
 def test_what_is_forecast_is_what_a_pass_reports(decoding: Decoding) -> None:
     plan = plan_of("smoke")
     expected = forecast(case_of(plan, decoding), plan)
-    judged = judge(ReferenceEngine(), "smoke", decoding, seed=7)
-    assert not judged.rejected
-    got = {(f.test, f.scope): f.detectable for f in judged.findings}
+    findings = judge(ReferenceEngine(), "smoke", decoding, seed=7)
+    assert not [f for f in findings if f.rejected]
+    got = {(f.test, f.scope): f.detectable for f in findings}
     assert got["chi-square", "output index 0"] == pytest.approx(expected.first_token_tv, rel=0.1)
     assert got["draft leak", "all tokens"] == pytest.approx(expected.leak, rel=0.1)
     assert got["PIT by p", "all tokens"] == pytest.approx(expected.rank_shift, rel=0.1)
