@@ -41,7 +41,8 @@ a test of fixed size at power one half, for which Wald's bound does not hold; th
 looked at any time. In a vocabulary of 10 a plain chi-square has few directions to waste its power
 on. A departure that no alternative describes (*aside*: mass moved between random halves of the
 vocabulary; *argmax-recovered*; with a large vocabulary, where a run keeps the leak alone, most that
-do not lean to q) is left to the Dirichlet part or to nothing. A run has the fixed-N tests besides: the last column.
+do not lean to q) is left to the Dirichlet part or to nothing. A run has the fixed-N tests besides:
+the last column.
 """
 
 PUBLISHED = """\
