@@ -20,7 +20,7 @@ from conformance.tinylm import Tokens
 
 # Above this vocabulary only those alternatives are kept that need nothing but p(x) and q(x): the
 # others cost several passes over the vocabulary at every prefix.
-LARGE_VOCABULARY = 8192
+LARGE_VOCABULARY = 2**16
 TOKENS_AT_ONCE = 2**14
 FIRST_LOOK = 32
 GROWTH = 0.25  # looks are spaced so that each adds this share of what was seen before

@@ -57,6 +57,7 @@ def _directions() -> Iterator[Direction]:
     yield Direction("resample-from-p", 0.09, (FULL, 0.5, 0.2))
     yield Direction("softmax residual", 0.05, (FULL, 0.3, 0.1))
     yield Direction("argmax draft", 0.04, (FULL, 0.3, 0.1))
+    yield Direction("likeliest recovered", 0.03, (FULL, 0.3))
     yield Direction("draft declared flatter than drawn", 0.02, (FULL, 0.3))
     yield Direction("draft declared sharper than drawn", 0.02, (FULL, 0.3))
     for tau in THRESHOLDS:
@@ -74,7 +75,7 @@ def _directions() -> Iterator[Direction]:
 
 
 DIRECTIONS = tuple(_directions())
-DRAFT_AWARE = 7 + len(THRESHOLDS) + len(LENIENT)  # leading directions that need the draft
+DRAFT_AWARE = 8 + len(THRESHOLDS) + len(LENIENT)  # leading directions that need the draft
 _COLUMN = np.array([d for d, x in enumerate(DIRECTIONS) for _ in x.strengths])  # [C]
 _STRENGTH = np.array([s for x in DIRECTIONS for s in x.strengths])  # [C]
 NAMES = tuple(
@@ -153,7 +154,11 @@ def _with_draft(p: Floats, q: Floats, at: tuple[Ints, Ints]) -> Floats:
     kept = np.minimum(1.0, p_best / q_best)
     argmax = (at[1] == best[row]) * kept[row] / floor + (1 - kept)[row] * recovered
 
+    likeliest = np.maximum(p - q, 0.0).argmax(axis=1)
+    top = np.where(some, (at[1] == likeliest[row]) / floor, 1.0)
+
     columns = [ratio, recovered, accepted + left, accepted + left * softmax, argmax]
+    columns.append(accepted + left * top)
     for raised in (np.sqrt(q), q * q):
         declared = raised / raised.sum(axis=1, keepdims=True)
         columns.append(_misdeclared(p, q, declared, at))

@@ -6,10 +6,13 @@ the default decodings: what a user gets, not what would be convenient.
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 import in_process
 import kill_matrix
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 from kill_matrix import plan_of
 from scipy import stats
 
@@ -55,7 +58,31 @@ OTHERWISE = {
 }
 
 
-@pytest.mark.parametrize("name", list(FAULTS))
+# One of each kind, for a run of two minutes; the others are marked long.
+QUICK = {
+    *("accept-all", "lenient", "strict", "resample-from-p", "argmax-recovered", "raw-q"),
+    *(
+        "misaligned-q",
+        "first-unverified",
+        "bonus-from-q",
+        "greedy-verifier",
+        "drift",
+        "accept-late",
+    ),
+    *("accept-some-prompts", "coin-reused", "restarted-stream", "same-stream", "neighbours-share"),
+    *("repeated-answers", "stale-cache", "ragged-batch", "outside-vocabulary", "disabled"),
+    *("length-leak", "tail-lost"),
+}
+# Too small in a whole engine at the standard profile, in every size that leaves text readable; they
+# are the verifier tier's.
+VERIFIER_ONLY = ("low-precision-draw", "coarse-uniforms")
+
+
+def marked(names: Iterable[str], quick: Container[str]) -> list[ParameterSet]:
+    return [pytest.param(n, marks=() if n in quick else pytest.mark.long) for n in names]
+
+
+@pytest.mark.parametrize("name", marked((n for n in FAULTS if n not in VERIFIER_ONLY), QUICK))
 def test_every_fault_is_killed(name: str) -> None:
     """At the size it has in the wild, or, where a whole engine cannot show that, where it shows."""
     fault = FAULTS[name]
@@ -64,15 +91,20 @@ def test_every_fault_is_killed(name: str) -> None:
     assert found.verdict is OTHERWISE.get(name, Verdict.NOT_EXACT), found
 
 
-@pytest.mark.parametrize("name", sorted(EXACT_RULES))
+@pytest.mark.long
+@pytest.mark.parametrize("sized", ["low-precision-draw", "coarse-uniforms=6", "tail-lost"])
+def test_what_an_engine_is_too_slow_to_show_the_verifier_shows(sized: str) -> None:
+    found = kill_matrix.one_verifier((sized, "standard", 77, True, False))
+    assert found.verdict is Verdict.NOT_EXACT, found
+
+
+@pytest.mark.parametrize("name", marked(sorted(EXACT_RULES), {"block-verification"}))
 def test_no_exact_rule_is_killed(name: str) -> None:
     """In every decoding, at the default alpha."""
     plan = kill_matrix.plan_of("standard")
     for case in plan.cases:
-        arms = {
-            arm: in_process.gather_runs(exact_engine(name), case, arm, [plan])[0]
-            for arm in case.arms
-        }
+        spec = in_process.gather_runs(exact_engine(name), case, "speculative", [plan])[0]
+        arms = {"speculative": spec, "control": kill_matrix.control_of("standard", 0)[case.id]}
         result = decide(plan, Gathered(case, arms))
         assert result.verdict.verdict is Verdict.EXACT, (case.id, result.verdict.why, result.error)
 
