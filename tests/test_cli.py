@@ -68,7 +68,8 @@ def test_explain_says_what_is_wrong(p: str, q: str, says: str) -> None:
         (("run", "reference", "--probe", "nosuch"), "unknown probe"),
         (("run", "faulty:nosuch"), "no fault named"),
         (("run", "reference", "-d", "temperature=0.0001,top_k=1"), "leaves a choice"),
-        (("run",), "Missing argument"),
+        (("run",), "give either engines to judge, or --resume DIR"),
+        (("plan",), "Missing argument"),
     ],
 )
 def test_what_a_person_gets_wrong_is_one_sentence(

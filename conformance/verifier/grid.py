@@ -245,12 +245,11 @@ def _deep_tail(spec: Spec, rng: Rng) -> tuple[Floats, Floats]:
     of a float32 near 1; together they have almost a hundredth of the mass, and a rule that computes
     too coarsely never emits one of them.
     """
-    head = np.array([0.4, 0.3, 0.2, 0.1])
+    head = rng.dirichlet(np.full(4, 20.0))
     p = np.full(_shape(spec), TAIL_TOKEN)
     p[..., : len(head)] = head * (1 - TAIL_TOKEN * (spec.vocab - len(head)))
     q = p.copy()
     q[..., : len(head)] = np.roll(p[..., : len(head)], 1, axis=-1)
-    del rng
     return p, q[:-1]
 
 

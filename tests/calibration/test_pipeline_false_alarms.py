@@ -86,7 +86,7 @@ def check(runs: int, record: Callable[[str, object], None], name: str) -> None:
         for verdict, findings in run_many(probe, decoding, range(1000 * i, 1000 * i + share)):
             verdicts[verdict.value] += 1
             for f in findings:
-                if f.p_value is not None and f.n > 0:
+                if f.p_value is not None and f.n > 0 and f.level > 0:
                     p_values[f"{f.test} / {f.scope} / {f.arm}"].append(f.p_value)
     total = sum(verdicts.values())
     alarms = verdicts[Verdict.NOT_EXACT.value]

@@ -89,7 +89,7 @@ ANOTHER_LAW = {
     "laws:SameSeedForAll": (Verdict.NOT_EXACT, "control arm differ.*Law mismatch"),
     "laws:CachesByPrompt": (
         Verdict.NOT_EXACT,
-        "Strongest evidence: (KL|chi-square) .* Without a control",
+        "Strongest evidence: .* Without a control.*Sampling was stopped",
     ),
     "laws:WrongInTheSecondHalf": (Verdict.NOT_EXACT, "leans to the draft"),
     "laws:LiesAboutRounds": (Verdict.NOT_EXACT, "leans to the draft"),
@@ -211,12 +211,13 @@ def _alive(pid: int) -> bool:
 def test_answers_before_a_failure_are_kept_and_never_taken_for_the_whole(
     tmp_path: Path, probe_cache: Path
 ) -> None:
-    # one worker: with two, which arm the third call falls in would be up to the scheduler
+    # one worker: with two, which arm the third call falls in would be up to the scheduler; the arms
+    # take turns, so the third call is the second of the speculative arm
     plan = planned(["engines:RaisesOnThirdCall"], GREEDY)
     (result,) = judge_cases(plan, tmp_path, jobs=1, timeout=TIMEOUT)
     check(result, Verdict.ERROR, ERRORS["engines:RaisesOnThirdCall"])
     (arm,) = (a for a in result.arms if a.arm == "speculative")
-    assert (arm.requests, arm.planned) == (8, 16)
+    assert (arm.requests, arm.planned) == (4, 16)
     whole = evidence_path(tmp_path, result.case, "speculative")
     assert whole.with_suffix(".partial.npz").exists()
     assert not whole.exists()
