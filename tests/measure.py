@@ -27,11 +27,10 @@ def collect(folder: Path) -> Measured:
     tables = {p.stem: json.loads(p.read_text(encoding="utf-8")) for p in folder.glob("*.json")}
     tables = {k: v for k, v in tables.items() if f"{k}_long" not in tables}
     calibration = [
-        CalibrationRow(**{k: row[k] for k in CalibrationRow.model_fields})
+        row
         for name in sorted(tables)
         if name.startswith("calibration") and "wrong" not in name
-        for row in tables[name]
-        if row.get("scenario", "all") == "all"
+        for row in calibration_rows(tables[name])
     ]
     alarms = [
         FalseAlarms(alpha=t["alpha"], runs=t["runs"], alarms=t["false_alarms"])
@@ -44,6 +43,23 @@ def collect(folder: Path) -> Measured:
     return Measured(
         tool_version=__version__, calibration=calibration, false_alarms=alarms, kills=kills
     )
+
+
+def calibration_rows(table: list[dict[str, Any]]) -> list[CalibrationRow]:
+    """Rows over all scenarios; of e-processes, sequences that ever crossed, over all worlds."""
+    peeked = [r for r in table if r.get("family") == "both"]
+    if not peeked:
+        rows = [r for r in table if r["scenario"] == "all"]
+        return [CalibrationRow(**{k: r[k] for k in CalibrationRow.model_fields}) for r in rows]
+    return [
+        CalibrationRow(
+            test="e-process, looked at after every token",
+            threshold=alpha,
+            n=sum(r["n"] for r in peeked if r["alpha"] == alpha),
+            at_or_below=sum(r["crossed"] for r in peeked if r["alpha"] == alpha),
+        )
+        for alpha in sorted({r["alpha"] for r in peeked}, reverse=True)
+    ]
 
 
 def kill_row(row: dict[str, Any]) -> KillRow:

@@ -120,6 +120,8 @@ def _summary(results: Row) -> Iterator[str]:
         rows,
     )  # fmt: skip
     yield prose.LEANS
+    if any("e_process_all" in c for c in cells):
+        yield prose.EVERY
     late, worse = slow(results), behind(cells)
     if late:
         yield f"**Beyond {WITHIN:g}× although they lean to q:**\n"
