@@ -11,6 +11,7 @@ from conformance.contract import EngineCard
 from conformance.law import Bools, Floats
 from conformance.reference import Ints, acceptance, draw, residual
 from conformance.verifier.contract import VerifierCapabilities
+from conformance.verifier.plan import groups
 
 HALF = np.float16
 
@@ -50,9 +51,10 @@ class WrongVerifier:
         passed: Callable[[Call], Bools] = lambda c: c.coins < c.ratios,
         law: Callable[[Call, Ints], Floats] | None = None,
         drawn: Callable[[Floats, Floats], Ints] = draw,
+        vocab: int = 4096,
     ) -> None:
         self.card = EngineCard(name="held-out verifier", method="acceptance rule alone")
-        self.capabilities = VerifierCapabilities(max_vocab=4096)
+        self.capabilities = VerifierCapabilities(max_vocab=vocab)
         self._before, self._passed, self._law, self._drawn = before, passed, law or last_law, drawn
 
     def verify(
@@ -135,9 +137,9 @@ def first_chunk(p: Floats, q: Floats, r: Floats) -> Floats:
 
 def half_sums(law: Floats, u: Floats) -> Ints:
     """Cumulative sums in float16."""
-    cdf = np.cumsum(law.astype(HALF), axis=-1, dtype=HALF).astype(np.float64)
+    cdf: Floats = np.cumsum(law.astype(HALF), axis=-1, dtype=HALF).astype(np.float64)
     beyond = (cdf <= (u * cdf[:, -1])[:, None]).sum(axis=-1)
-    return np.minimum(beyond, law.shape[1] - 1)
+    return np.asarray(np.minimum(beyond, law.shape[1] - 1))
 
 
 def gumbel_shared(law: Floats, u: Floats) -> Ints:
@@ -164,6 +166,13 @@ def stratified(c: Call) -> None:
     c.coins = (np.argsort(c.coins, axis=0).argsort(axis=0) + c.coins) / n
 
 
+def latin(c: Call) -> None:
+    """As `stratified`, with jitter of its own, so that every coin really is uniform."""
+    n = len(c.coins)
+    jitter = np.random.default_rng(c.seed).random(c.coins.shape)
+    c.coins = (np.argsort(c.coins, axis=0).argsort(axis=0) + jitter) / n
+
+
 def mirrored(c: Call) -> None:
     """Every second row has 1 less the numbers of the row before."""
     half = 2 * (len(c.x) // 2)
@@ -185,6 +194,35 @@ def short_seed(c: Call) -> None:
 def rare(c: Call) -> Bools:
     """One block in fifty."""
     return np.random.default_rng(c.seed).random((len(c.x), 1)) < 0.02
+
+
+def tilted(p: Floats, q: Floats, by: float) -> Floats:
+    """P with every token's probability off by a factor of about 1 + by or 1 - by, so that each of
+    the groups in which the tests over the whole grid count has the mass it should. [V], [V]
+    """
+    group, _ = groups(p, q)
+    out = p.copy()
+    for k in np.unique(group):
+        mine = np.flatnonzero((group == k) & (p > 0))
+        sign, balance = np.zeros(len(mine)), 0.0
+        for i in np.argsort(-p[mine], kind="stable"):  # each to the lighter side
+            sign[i] = -1.0 if balance > 0 else 1.0
+            balance += sign[i] * p[mine[i]]
+        if len(mine) > 1:
+            # heavy tokens gain in one group and lose in the next, at random
+            flip = 1 - 2 * ((int(p.argmax()) * 7 + int(p.max() * 1e6) + 3 * int(k)) % 2)
+            out[mine] += flip * by * p[mine] * (sign - balance / p[mine].sum())
+    return out
+
+
+def wrong_target(c: Call) -> None:
+    """Everything is verified against a tilted target, as exactly as can be."""
+    q = np.concatenate([c.q, c.q[:, -1:]], axis=1)
+    v = c.p.shape[-1]
+    pairs = np.concatenate([c.p, q], axis=-1).reshape(-1, 2 * v)
+    distinct, back = np.unique(pairs, axis=0, return_inverse=True)
+    laws = np.stack([tilted(row[:v], row[v:], 0.038) for row in distinct])
+    c.p = laws[back.ravel()].reshape(c.p.shape)
 
 
 FAULTS: dict[str, HeldOut] = {
@@ -258,5 +296,18 @@ FAULTS: dict[str, HeldOut] = {
         lambda: only(
             lambda c: np.concatenate([np.zeros((len(c.x), 1), bool), c.x[:, 1:] == c.x[:, :-1]], 1)
         ),
+    ),
+    # written after the first results: the first of them differs from "stratified-coins" in that its
+    # coins are uniform, the second from "first-chunk" in that it claims vocabularies that large
+    "latin-coins": HeldOut("a Latin hypercube of coins over a call", lambda: WrongVerifier(latin)),
+    "first-chunk-of-many": HeldOut(
+        "q is subtracted in the first 1024 columns only, of 128,256",
+        lambda: WrongVerifier(law=recovered_law(first_chunk), vocab=200_000),
+    ),
+    # and this one against the certificate: first tokens are off by a TV of .0108 on average over
+    # the laws, all of it inside the groups that the tests over the whole grid tell apart
+    "within-groups": HeldOut(
+        "the target's law is off by 3.8% a token, up and down inside the grid's groups",
+        lambda: WrongVerifier(wrong_target, vocab=512),
     ),
 }
