@@ -20,7 +20,7 @@ QUICK = (
 )
 QUICK_VERIFIERS = ("row-above", "mirrored-rows", "swapped-gather")
 # Found in some of three runs at the standard profile, and in none: not held against the suite here
-LUCKY = ("bonus-from-coin", "refiltered-residual", "twins-retried")
+LUCKY = ("bonus-from-coin", "refiltered-residual", "twins-retried", "copied-firsts=0.1")
 MISSED = (
     "top-20-of-q",
     "ratio-tolerance",
@@ -101,5 +101,5 @@ def test_odd_habits_at_a_level_that_can_fail() -> None:
         for seed in range(2000, 2020)
     ]
     assert Verdict.ERROR not in runs
-    # 19 are expected of 380 runs that each fail with probability alpha; 26 or fewer, 95% of the time
+    # of 380 runs that each fail with probability alpha 26 or fewer would, 95% of the time
     assert runs.count(Verdict.NOT_EXACT) <= 26
