@@ -20,7 +20,13 @@ QUICK = (
 )
 QUICK_VERIFIERS = ("row-above", "mirrored-rows", "swapped-gather")
 # Found in some of three runs at the standard profile, and in none: not held against the suite here
-LUCKY = ("bonus-from-coin", "refiltered-residual", "twins-retried", "copied-firsts=0.1")
+LUCKY = (
+    "bonus-from-coin",
+    "refiltered-residual",
+    "twins-retried",
+    "copied-firsts=0.1",
+    "seed-16-bits",
+)
 MISSED = (
     "top-20-of-q",
     "ratio-tolerance",
