@@ -45,17 +45,27 @@ def evidence_path(folder: Path, case: Case, arm: str) -> Path:
 
 
 def arm_seeds(plan: RunPlan, case: Case, arm: str) -> Tokens:
-    """Distinct seeds in [0, 2**31) for every request of an arm; -1 under greedy decoding. [N]"""
+    """Distinct seeds in [0, 2**31) for every request of an arm; -1 under greedy decoding. [N]
+
+    Half of them differ in one bit from the seed two requests before, which mostly has the same
+    prompt: whoever loses a bit of the seed on the way answers those two alike.
+    """
     assert case.workload is not None
     n = case.workload.requests
     if case.decoding.greedy:
         return np.full(n, -1)
-    rng = np.random.default_rng([plan.seed, zlib.crc32(case.id.encode()), zlib.crc32(arm.encode())])
-    seeds = np.zeros(0, dtype=np.int64)
-    while len(seeds) < n:  # distinct, in the order drawn
-        more = np.concatenate([seeds, rng.integers(0, 2**31, size=n)])
-        seeds = more[np.sort(np.unique(more, return_index=True)[1])]
-    return seeds[:n]
+    key = [plan.seed, zlib.crc32(case.id.encode()), zlib.crc32(arm.encode())]
+    fresh, bits = np.random.default_rng(key), np.random.default_rng([*key, 1])
+    used: dict[int, None] = {}  # in the order drawn, the same first ones whatever n
+    drawn: list[int] = []
+    while len(drawn) < n:
+        i = len(drawn)
+        seed = drawn[i - 2] ^ 1 << int(bits.integers(0, 31)) if i % 4 >= 2 else None
+        while seed is None or seed in used:
+            seed = int(fresh.integers(0, 2**31))
+        used[seed] = None
+        drawn.append(seed)
+    return np.array(drawn, dtype=np.int64)
 
 
 def arm_requests(plan: RunPlan, case: Case, arm: str) -> list[Request]:

@@ -20,6 +20,8 @@ from conformance.law import Bools, Floats
 from conformance.oracle import Oracle
 from conformance.plan import (
     ACCEPTED,
+    BLOCKS,
+    BY_ID,
     CONSECUTIVE,
     EVERYWHERE,
     JOINT_TOKENS,
@@ -39,7 +41,7 @@ from conformance.statistics.independence import (
 )
 from conformance.statistics.repeats import Repeats, repeats_anywhere, repeats_at_lag
 from conformance.statistics.tables import MIN_EXPECTED, Table, pooled_table
-from conformance.strata import BONUS, FIRST, LATER, block_places
+from conformance.strata import BONUS, FIRST, LATER, block_places, slanted
 from conformance.tinylm import Tokens
 from conformance.verdict import Finding, Interval
 
@@ -106,6 +108,7 @@ class ArmJudge:
         out += self._transforms()
         out.append(self._surprisal())
         out += [self._leak(scope) for scope in self._leak_scopes()]
+        out += [self._ranks(scope) for scope in self._leak_scopes() if scope in STRATA]
         out += self._independence()
         return out
 
@@ -259,6 +262,48 @@ class ArmJudge:
             judged=fair,
         )
 
+    def _ranks(self, scope: str) -> Finding:
+        """The law at one place of the block, in the order of token ids."""
+        u = np.zeros(0)
+        if scope in self.strata:
+            u = self.reading.by_id[self.reading.open & self.strata[scope]]
+        if len(u) == 0:
+            return self._unjudged(BY_ID, scope, "there is no such token")
+        ks = pit.kolmogorov_smirnov(u)
+        return self._finding(
+            BY_ID,
+            scope,
+            n=len(u),
+            p_value=ks.p_value,
+            statistic=ks.distance,
+            detectable=certificate.ks_distance(self.level, self.power, len(u)),
+            detectable_unit="rank shift",
+            judged=self.case.capabilities.verification == "token",
+        )
+
+    def _blocks(self) -> Finding:
+        """Do the first draws of a block go with those of the next block of the request before?
+
+        A stream that is cut wrongly between requests gives one request's numbers to the next.
+        """
+        first = self.strata.get(STRATA[0])
+        together = None
+        if first is not None:
+            together = correlation_at_lag(*slanted(self.reading.by_id, first & self.reading.open))
+        if together is None:
+            return self._unjudged("correlation by id", BLOCKS, "there are too few blocks")
+        return self._finding(
+            "correlation by id",
+            BLOCKS,
+            n=together.n,
+            p_value=together.p_value,
+            statistic=together.statistic,
+            effect={"correlation": together.correlation},
+            detectable=together.detectable(self.level, self.power),
+            detectable_unit="correlation",
+            judged=self.case.capabilities.verification == "token",
+        )
+
     def _independence(self) -> Iterator[Finding]:
         """Do requests, or tokens, tell of one another what their laws do not?"""
         r, tree = self.reading, self.tree
@@ -284,6 +329,10 @@ class ArmJudge:
         if compared.any():
             equal = coincidences(tree.tokens[1:], r.neighbour[1:], r.neighbour_p[1:], compared)
         yield self._dependence("coincidences", NEIGHBOURS, equal, "excess", "of pairs")
+        token_wise = self.case.capabilities.verification == "token"
+        aware = self.reading.by_draft is not None
+        if self.arm == "speculative" and aware and (token_wise or self.strata):
+            yield self._blocks()
 
     def _dependence(
         self,

@@ -40,6 +40,8 @@ JOINT_TOKENS = 2
 EVERYWHERE = "all tokens"
 STRATA = ("first of a block", "later in a block", "bonus")
 ACCEPTED = "accepted"
+BY_ID = "PIT by id"
+BLOCKS = "a block and the next one of the request before"
 NEIGHBOURS = "neighbouring requests"
 CONSECUTIVE = "consecutive tokens"
 # The law, and with it the degrees of freedom, is known at the prompts only up to a few tokens set
@@ -204,7 +206,8 @@ def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
             tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by q/p", "draft leak")]
     if aware and case.capabilities.verification == "token":
         # labels are then settled before the token is drawn, so each stratum is a fair sample
-        tests += [PlannedTest("draft leak", s, "speculative") for s in STRATA]
+        tests += [PlannedTest(t, s, "speculative") for s in STRATA for t in ("draft leak", BY_ID)]
+        tests.append(PlannedTest("correlation by id", BLOCKS, "speculative"))
     if "control" in case.arms:
         tests.append(PlannedTest("two-sample", "shared prefixes", "both"))
     return tuple(tests)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from conformance.evidence import Evidence
-from conformance.law import Bools
+from conformance.law import Bools, Floats
 from conformance.tinylm import Tokens
 
 PLAIN, FIRST, LATER, BONUS = range(4)
@@ -50,3 +50,31 @@ def block_places(evidence: Evidence) -> tuple[Tokens, Tokens, Bools] | None:
     position[row, at] = place
     accepted[row, at] = place < kept[block]
     return kind, position, accepted
+
+
+def slanted(u: Floats, first: Bools) -> tuple[Floats, Bools]:
+    """Arrange the first tokens of blocks so that neighbours along the first axis are a block of one
+    request and the next block of the request before.
+
+    Parameters
+    ----------
+    u : (N, T) float64
+        A number for every token.
+    first : (N, T) bool
+        The first tokens of blocks.
+
+    Returns
+    -------
+    u : (B, N + B) float64
+        Entry (k, c) belongs to block k of request c - k.
+    there : (B, N + B) bool
+        Whether there is such a block.
+    """
+    number = np.cumsum(first, axis=1) - 1  # of the block, at its first token
+    n, blocks = len(u), int(number.max(initial=-1)) + 1
+    request, index = np.nonzero(first)
+    block = number[request, index]
+    out, there = np.zeros((blocks, n + blocks)), np.zeros((blocks, n + blocks), dtype=bool)
+    out[block, request + block] = u[request, index]
+    there[block, request + block] = True
+    return out, there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -326,6 +327,24 @@ def change(path: Path, **fields: object) -> None:
     old = load_evidence(path)
     values = {n: getattr(old, n) for n in Evidence.__dataclass_fields__} | fields
     Evidence(**values).save(path)
+
+
+def test_seeds_are_distinct_and_half_of_them_a_bit_from_another(plan: RunPlan) -> None:
+    """And the first ones stay the same when there are more: a run can go on."""
+    (case,) = plan.cases
+    assert case.workload is not None
+    more = dataclasses.replace(
+        case, workload=dataclasses.replace(case.workload, requests=2 * case.workload.requests)
+    )
+    seeds, longer = (arm_seeds(plan, c, "speculative") for c in (case, more))
+    assert np.array_equal(longer[: len(seeds)], seeds)
+    assert len(np.unique(longer)) == len(longer)
+    assert seeds.min() >= 0
+    assert seeds.max() < 2**31
+    apart = np.bitwise_xor(seeds[2:], seeds[:-2])
+    one_bit = np.array([bin(x).count("1") == 1 for x in apart])
+    assert one_bit[np.arange(2, len(seeds)) % 4 >= 2].mean() > 0.99
+    assert set(np.log2(apart[one_bit]).astype(int)) == set(range(31))
 
 
 def test_evidence_on_disk_is_not_sampled_again(plan: RunPlan, stored: Path) -> None:

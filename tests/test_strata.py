@@ -4,7 +4,7 @@ import numpy as np
 
 from conformance.adapters.reference import ReferenceEngine
 from conformance.evidence import Evidence
-from conformance.strata import BONUS, FIRST, LATER, PLAIN, block_places
+from conformance.strata import BONUS, FIRST, LATER, PLAIN, block_places, slanted
 
 
 def evidence(rounds: list[tuple[int, int, int]] | None, requests: int, length: int) -> Evidence:
@@ -69,3 +69,18 @@ def test_the_reference_engine_fills_every_place(probe_cache: object) -> None:
     assert (accepted <= (kind != BONUS)).all()
     assert {FIRST, LATER, BONUS} == set(np.unique(kind).tolist())
     assert position.max() == 4  # the reference proposes four
+
+
+def test_slanted_neighbours_are_a_block_and_the_next_one_of_the_request_before() -> None:
+    first = np.array([[1, 0, 1, 0], [1, 1, 0, 0], [1, 0, 0, 1]], dtype=bool)
+    number = 10.0 * np.arange(3)[:, None] + np.cumsum(first, axis=1) - 1  # request and block
+    u, there = slanted(number, first)
+    pairs = {
+        (u[k, c], u[k + 1, c])
+        for k in range(u.shape[0] - 1)
+        for c in range(u.shape[1])
+        if there[k, c] and there[k + 1, c]
+    }
+    assert there.sum() == first.sum()
+    # block 0 of request i + 1 beside block 1 of request i
+    assert pairs == {(10.0, 1.0), (20.0, 11.0)}

@@ -182,10 +182,14 @@ def _certificates(
         line = f"a token other than the argmax in {rate or 1:.2%} of the blocks, or more"
         return (line,), rate, profile.greedy_rate
     parts = (
-        (FIRST, "a first token off by total variation {:.4f} or more, averaged over the laws"),
+        (
+            FIRST,
+            "a first token off by total variation {:.4f} or more, averaged over the laws, between "
+            "five groups of tokens ranked by q/p",
+        ),
         (
             ("chi-square", f"all positions, {GRID}"),
-            "any position's token off by total variation {:.4f} or more, averaged likewise",
+            "any position's token off by total variation {:.4f} or more, likewise",
         ),
         (("draft leak", GRID), "{:.2%} or more of the draft leaking into the output"),
         (

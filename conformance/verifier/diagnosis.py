@@ -177,7 +177,10 @@ def _size(facts: _Facts, judge: Judge) -> str:
         return ""
     tv, chance = total_variation(usable, judge.rng("total variation"))
     if tv.estimate <= chance:
-        return "First tokens are off by no more than chance explains."
+        return (
+            "Between groups of tokens ranked by q/p, first tokens are off by no more than chance "
+            "explains."
+        )
     return (
         f"First tokens are off by a total variation of {tv.estimate:.4f} on average (95% interval "
         f"{tv.low:.4f} to {tv.high:.4f})."

@@ -290,6 +290,7 @@ GRID: tuple[Spec, ...] = (
     Spec("lookup-long-12", 12, 16, 3, _sure_guess, certain=True, given=False),
     Spec("lookup-32000", 32_000, 2, 2, _zipf_guess, certain=True, given=False, share=0.05),
     Spec("flat-1000", 1000, 2, 2, _dirichlet(1.0), share=0.25),
+    Spec("zipf-4096", 4096, 2, 2, _zipf, share=0.1),
     Spec("zipf-32000", 32_000, 2, 2, _zipf, share=0.05),
     Spec("zipf-150000", 150_000, 1, 1, _zipf, share=0.02),
     Spec("deep-tail-150000", 150_000, 1, 1, _deep_tail, share=0.25),

@@ -50,7 +50,7 @@ def test_run_leaves_a_bundle(tmp_path: Path) -> None:
 def test_plan_says_how_many_and_how_long() -> None:
     code, said = run("plan", "reference:verifier", "--profile", "smoke", "-j", "1")
     assert code == 0, said
-    assert "blocks over 29 laws" in said
+    assert "blocks over 30 laws" in said
     assert "Estimated time inside the engine" in said
 
 

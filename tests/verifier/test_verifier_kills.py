@@ -34,7 +34,7 @@ def test_rule(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "place"),
     [
-        ("misaligned-q", "First tokens are off by no more than chance"),
+        ("misaligned-q", "first tokens are off by no more than chance"),
         ("misaligned-p", "recovered tokens are not drawn from the residual"),
         ("first-unverified", "more first proposals are accepted"),
         ("bonus-from-q", "bonus tokens are not drawn from p"),
