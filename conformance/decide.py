@@ -70,7 +70,7 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     if gathered.stopped and verdict.verdict is not Verdict.NOT_EXACT:
         raise RuntimeError("sampling was stopped early, but judging finds no reason for it")
     if verdict.verdict is Verdict.NOT_EXACT:
-        cause = diagnose(spec, gathered.arms["speculative"]) if explain else ""
+        cause = _cause(spec, gathered.arms["speculative"]) if explain else ""
         early = _early(gathered) if gathered.stopped else ""
         parts = (size_of(findings), cause, verdict.why, early)
         verdict = replace(verdict, why=" ".join(part for part in parts if part))
@@ -83,6 +83,14 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
         bars=first_token_bars(spec),
         pit=pit_histograms(spec),
     )
+
+
+def _cause(judge: ArmJudge, evidence: Evidence) -> str:
+    """The likely cause; a failure in looking for it takes nothing from the verdict."""
+    try:
+        return diagnose(judge, evidence)
+    except Exception as exc:
+        return f"The cause could not be looked for ({type(exc).__name__}: {exc})."
 
 
 def _decide_greedy(plan: RunPlan, gathered: Gathered, seen: Speculation) -> CaseResult:

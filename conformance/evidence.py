@@ -11,12 +11,13 @@ import io
 import os
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from conformance.errors import EvidenceError
+from conformance.law import Bools
 from conformance.tinylm import Tokens
 from conformance.verdict import Speculation
 
@@ -131,6 +132,22 @@ def continued(first: Evidence, then: Evidence) -> Evidence:
         rounds=rounds,
         seconds=then.seconds,
         planned=then.planned,
+    )
+
+
+def selected(evidence: Evidence, keep: Bools) -> Evidence:
+    """The answers to some of the requests. `keep` is (N,) bool."""
+    rounds = evidence.rounds
+    if rounds is not None:
+        number = np.cumsum(keep) - 1
+        rounds = rounds[keep[rounds[:, 0]]]
+        rounds = np.column_stack([number[rounds[:, 0]], rounds[:, 1:]])
+    return replace(
+        evidence,
+        tokens=evidence.tokens[keep],
+        prompt=evidence.prompt[keep],
+        seeds=evidence.seeds[keep],
+        rounds=rounds,
     )
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from conformance.adapters.reference import ReferenceEngine
-from conformance.evidence import Evidence
+from conformance.evidence import Evidence, selected
 from conformance.strata import BONUS, FIRST, LATER, PLAIN, block_places, slanted
 
 
@@ -84,3 +84,11 @@ def test_slanted_neighbours_are_a_block_and_the_next_one_of_the_request_before()
     assert there.sum() == first.sum()
     # block 0 of request i + 1 beside block 1 of request i
     assert pairs == {(10.0, 1.0), (20.0, 11.0)}
+
+
+def test_selected_requests_keep_their_own_rounds() -> None:
+    whole = evidence([(0, 2, 0), (0, 2, 1), (1, 3, 3), (2, 1, 0), (2, 1, 1)], 3, 4)
+    some = selected(whole, np.array([True, False, True]))
+    assert some.seeds.tolist() == [0, 2]
+    assert some.rounds is not None
+    assert some.rounds.tolist() == [[0, 2, 0], [0, 2, 1], [1, 1, 0], [1, 1, 1]]

@@ -122,3 +122,17 @@ def test_looks_cover_every_request_once() -> None:
     assert [b for b, _ in ends[1:]] == [e for _, e in ends[:-1]]
     assert (ends[0][0], ends[-1][1]) == (0, 1000)
     assert len(ends) < 40
+
+
+def test_a_failure_in_the_diagnosis_takes_nothing_from_the_verdict(
+    plan: RunPlan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (case,) = plan.cases
+
+    def fails(*_: object) -> str:
+        raise ZeroDivisionError("no such luck")
+
+    monkeypatch.setattr("conformance.decide.diagnose", fails)
+    result = decide(plan, Gathered(case, arms(plan, faulty("accept-all"), ReferenceEngine())))
+    assert result.verdict.verdict is Verdict.NOT_EXACT
+    assert "could not be looked for (ZeroDivisionError: no such luck)" in result.verdict.why

@@ -28,7 +28,7 @@ from conformance.diagnosis.candidates import (
 from conformance.diagnosis.cells import Counts, count
 from conformance.diagnosis.place import in_words
 from conformance.diagnosis.score import best_first, fit, odds_in_words, score
-from conformance.evidence import Evidence
+from conformance.evidence import Evidence, selected
 from conformance.faults import FAULTS, Fault
 from conformance.judge import ArmJudge
 from conformance.plan import Case
@@ -109,7 +109,10 @@ class Diagnosis:
 
 def diagnose(judge: ArmJudge, evidence: Evidence) -> str:
     """Sentences that name the likeliest fault, or say that none fits, and where it shows."""
-    return str(explain(judge.case, judge.prompts, evidence, judge.plan.seed))
+    # simulations and evidence must share their prompts: those asked only once are left out
+    repeated = selected(evidence, evidence.prompt < judge.repeated)
+    prompts = judge.prompts[: judge.repeated]
+    return str(explain(judge.case, prompts, repeated, judge.plan.seed))
 
 
 def explain(case: Case, prompts: Tokens, evidence: Evidence, seed: int) -> Diagnosis:
