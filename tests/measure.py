@@ -118,7 +118,7 @@ def page(found: Measured) -> str:
         ]
         lines += [
             f"| {k.fault} | {k.killed}/{k.runs} | {k.low:.3f} to {k.high:.3f} | {k.passed} | "
-            f"{k.named}/{k.explained} | {', '.join(k.by)} |"
+            f"{f'{k.named}/{k.explained}' if k.explained else 'not asked'} | {', '.join(k.by)} |"
             for k in rows
         ]
         lines.append("")
