@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 
 from conformance.compare import compare_arms
@@ -57,10 +58,12 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     case = gathered.case
     if gathered.error is not None:
         return _failed(case, gathered)
+    complete = not gathered.stopped
+    if complete and any(len(e.tokens) != e.planned for e in gathered.arms.values()):
+        raise RuntimeError("requests were planned and have no answer")
     seen = speculation_seen(gathered.arms["speculative"])
     if case.decoding.greedy:
         return _decide_greedy(plan, gathered, seen)
-    complete = not gathered.stopped
     judges = {arm: ArmJudge(plan, case, arm, e, complete) for arm, e in gathered.arms.items()}
     findings = [f for judge in judges.values() for f in judge.findings()]
     if "control" in judges:
@@ -70,7 +73,8 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     if gathered.stopped and verdict.verdict is not Verdict.NOT_EXACT:
         raise RuntimeError("sampling was stopped early, but judging finds no reason for it")
     if verdict.verdict is Verdict.NOT_EXACT:
-        cause = _cause(spec, gathered.arms["speculative"]) if explain else ""
+        answers = gathered.arms["speculative"]
+        cause = cause_of(lambda: diagnose(spec, answers)) if explain else ""
         early = _early(gathered) if gathered.stopped else ""
         parts = (size_of(findings), cause, verdict.why, early)
         verdict = replace(verdict, why=" ".join(part for part in parts if part))
@@ -85,10 +89,10 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     )
 
 
-def _cause(judge: ArmJudge, evidence: Evidence) -> str:
-    """The likely cause; a failure in looking for it takes nothing from the verdict."""
+def cause_of(look: Callable[[], str]) -> str:
+    """What a diagnosis says; a failure in looking for the cause takes nothing from the verdict."""
     try:
-        return diagnose(judge, evidence)
+        return look()
     except Exception as exc:
         return f"The cause could not be looked for ({type(exc).__name__}: {exc})."
 

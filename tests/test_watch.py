@@ -136,3 +136,13 @@ def test_a_failure_in_the_diagnosis_takes_nothing_from_the_verdict(
     result = decide(plan, Gathered(case, arms(plan, faulty("accept-all"), ReferenceEngine())))
     assert result.verdict.verdict is Verdict.NOT_EXACT
     assert "could not be looked for (ZeroDivisionError: no such luck)" in result.verdict.why
+
+
+def test_lost_requests_are_an_error(plan: RunPlan) -> None:
+    """Fewer answers than planned, and no reason given: never a verdict on the rest."""
+    (case,) = plan.cases
+    found = arms(plan, ReferenceEngine(), ReferenceEngine())
+    found["control"] = in_process.first_requests(found["control"], 1800)
+    result = decide(plan, Gathered(case, found))
+    assert result.verdict.verdict is Verdict.ERROR
+    assert "have no answer" in result.verdict.why

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
+from conformance.decide import SEEN_AT_LEAST, cause_of
 from conformance.errors import EngineLoadError, NotSupportedError
 from conformance.gather import Progress, evidence_path
 from conformance.plan import RunPlan
@@ -22,7 +23,6 @@ from conformance.verifier.judge import ARM, GRID, Judge, samples
 from conformance.verifier.plan import FIRST, VERIFIER_PROFILES, VerifierCase
 from conformance.verifier.sample import LawSample
 
-SEEN_AT_LEAST = 30
 SHOWN_BARS = 6
 SHOWN_VOCAB = 32
 PIT_BINS = 32
@@ -85,6 +85,9 @@ def _decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
         why = "; ".join(dict.fromkeys(evidence.refused.values()))
         refused = CaseVerdict(Verdict.NOT_SUPPORTED, f"the verifier refused every law: {why}")
         return CaseResult(case, refused, findings=tuple(_left_out(gathered)))
+    for name, rows in case.blocks:
+        if name not in evidence.refused and len(evidence.tokens.get(name, ())) != rows:
+            raise RuntimeError(f"blocks of law {name} were planned and have no answer")
     judge = Judge(plan, case, evidence)
     findings = [*judge.run(), *_edges(case, gathered), *_again(gathered), *_left_out(gathered)]
     pool = judge.pool
@@ -156,7 +159,7 @@ def _reasons(judge: Judge, rejected: list[Finding]) -> Iterator[str]:
         )
     proofs = [f for f in rejected if f.p_value is None]
     if len(proofs) < len(rejected):
-        yield diagnose(judge, rejected)
+        yield cause_of(lambda: diagnose(judge, rejected))
     else:
         tested = sum(f.p_value is not None for f in judge.findings)
         yield (

@@ -129,6 +129,7 @@ class _Book:
     refused: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     error: ConformanceError | None = None
+    defect: BaseException | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -171,6 +172,9 @@ def gather_case(
             pass
         except ConformanceError as exc:
             book.error = book.error or exc
+        except BaseException as exc:  # a defect of ours: hand it to the caller's thread
+            book.defect = exc
+            book.error = book.error or EngineFailure("the run was interrupted")
         finally:
             worker.close()
 
@@ -185,6 +189,8 @@ def gather_case(
         for worker in workers:
             worker.kill()
         raise
+    if book.defect is not None:
+        raise book.defect
     return Gathered(case, _evidence(case, run, book), book.error)
 
 

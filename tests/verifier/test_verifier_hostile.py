@@ -7,16 +7,17 @@ from pathlib import Path
 
 import broken
 import pytest
-from verifying import judged, plan_for
+from verifying import _Here, judged, named, plan_for
 
 from conformance.errors import BadAnswerError, EngineFailure, EngineLoadError
 from conformance.result import CaseResult
 from conformance.verdict import Verdict
-from conformance.verifier import wire
+from conformance.verifier import gather, wire
 from conformance.verifier.contract import Verifier
 from conformance.verifier.decide import decide
-from conformance.verifier.gather import describe, gather_case
+from conformance.verifier.gather import Gathered, describe, gather_case
 from conformance.verifier.plan import VerifierCase
+from conformance.verifier.serve import Server
 
 FILE = Path(broken.__file__)
 FEW = (("random-8", 1024), ("disjoint-12", 1024), ("coin", 1024))
@@ -150,3 +151,32 @@ def test_unreadable_claims() -> None:
 def test_unreadable_answers(answer: dict[str, object]) -> None:
     with pytest.raises(BadAnswerError):
         wire.read_tokens(answer, 3, 2)
+
+
+def test_a_lost_block_is_an_error() -> None:
+    """Planned, not refused and not there: never a verdict on the others."""
+    verifier = named("reference:verifier")
+    plan = plan_for(verifier)
+    (case,) = plan.cases
+    assert isinstance(case, VerifierCase)
+    book, worker = gather._Book(), _Here(Server(verifier))
+    for job in gather._jobs(case, plan.seed):
+        if (job.name, job.number) != ("coin", 0):
+            gather._do(worker, job, book, lambda rows: None)
+    lost = decide(plan, Gathered(case, gather._evidence(case, plan.seed, book), book.error))
+    assert lost.verdict.verdict is Verdict.ERROR
+    assert "law coin were planned and have no answer" in lost.verdict.why
+
+
+def test_a_defect_while_sampling_is_not_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception of our own, in a thread of ours, ends the run and not just the thread."""
+
+    def fails(*_: object) -> None:
+        raise ZeroDivisionError("ours")
+
+    monkeypatch.setattr(gather, "_do", fails)
+    verifier = named("reference:verifier")
+    (case,) = plan_for(verifier).cases
+    assert isinstance(case, VerifierCase)
+    with pytest.raises(ZeroDivisionError, match="ours"):
+        gather.gather_case(case, 0)
