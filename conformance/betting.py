@@ -15,13 +15,12 @@ import numpy as np
 from conformance.law import Bools, Floats
 from conformance.oracle import Chunk, Tree
 from conformance.statistics import eprocess
-from conformance.statistics.alternatives import pointwise_log_ratios, token_log_ratios
+from conformance.statistics.alternatives import pointwise_log_ratios
 from conformance.tinylm import Tokens
 
 # Above this vocabulary only those alternatives are kept that need nothing but p(x) and q(x): the
 # others cost several passes over the vocabulary at every prefix.
 LARGE_VOCABULARY = 2**16
-TOKENS_AT_ONCE = 2**14
 FIRST_LOOK = 32
 GROWTH = 0.25  # looks are spaced so that each adds this share of what was seen before
 
@@ -62,14 +61,11 @@ class Ledger:
         at = at[free]
         row, x = tree.prefix.flat[at] - chunk.begin, tree.tokens.flat[at]
         request = at // tree.tokens.shape[1]
-        for begin in range(0, len(at), TOKENS_AT_ONCE):
-            cut = slice(begin, begin + TOKENS_AT_ONCE)
-            if large and draft is not None:
-                worth = pointwise_log_ratios(law[row[cut], x[cut]], draft[row[cut], x[cut]])
-            else:
-                worth = token_log_ratios(row[cut], x[cut], law, draft)
-            np.add.at(self.sums, request[cut], worth)
+        if large and draft is not None:
+            np.add.at(self.sums, request, pointwise_log_ratios(law[row, x], draft[row, x]))
         if not large:
+            mine, group = np.unique(request, return_inverse=True)
+            self.sums[mine] += eprocess.log_ratios_by(group, len(mine), row, x, law, draft)
             starts = (tree.index[chunk.begin + row] == 0) & (self.prompt[request] < self.repeated)
             self.first[request[starts]] = x[starts]
             for r in np.unique(row[starts]):

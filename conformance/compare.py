@@ -11,6 +11,8 @@ from conformance.verdict import Finding
 
 def compare_arms(first: ArmJudge, second: ArmJudge) -> Finding:
     """Two-sample test of the arms of a sampled case, prefix by prefix."""
+    if not (first.complete and second.complete):
+        return _unjudged(first, "sampling was stopped early")
     prompt = np.concatenate([j.tree.prompt for j in (first, second)])
     tokens = np.concatenate([j.tree.tokens for j in (first, second)])
     prefix = first.oracle.tree(prompt, tokens).prefix
@@ -21,17 +23,8 @@ def compare_arms(first: ArmJudge, second: ArmJudge) -> Finding:
     ]
     vocab = first.oracle.probe.recipe.vocab_size
     fit, n = two_sample(halves[0], halves[1], vocab, first.rng("two-sample"))
-    complete = first.complete and second.complete
-    if fit.df == 0 or not complete:
-        why = "no prefix was reached often enough" if complete else "sampling was stopped early"
-        return Finding(
-            "two-sample",
-            "shared prefixes",
-            "both",
-            n=0,
-            level=first.level,
-            message=f"not judged: {why}",
-        )
+    if fit.df == 0:
+        return _unjudged(first, "no prefix was reached often enough")
     rejected = fit.p_value <= first.level
     return Finding(
         "two-sample",
@@ -48,4 +41,15 @@ def compare_arms(first: ArmJudge, second: ArmJudge) -> Finding:
             + ("differ" if rejected else "were not seen to differ")
             + f": p = {fit.p_value:.2g}"
         ),
+    )
+
+
+def _unjudged(judge: ArmJudge, why: str) -> Finding:
+    return Finding(
+        "two-sample",
+        "shared prefixes",
+        "both",
+        n=0,
+        level=judge.level,
+        message=f"not judged: {why}",
     )

@@ -151,6 +151,11 @@ def selected(evidence: Evidence, keep: Bools) -> Evidence:
     )
 
 
+def first_requests(evidence: Evidence, n: int) -> Evidence:
+    """The first n answers."""
+    return selected(evidence, np.arange(len(evidence.tokens)) < n)
+
+
 def speculation_seen(evidence: Evidence) -> Speculation:
     """Count what the engine reported of its blocks."""
     if evidence.rounds is None:

@@ -70,6 +70,11 @@ def arm_seeds(plan: RunPlan, case: Case, arm: str) -> Tokens:
 
 def arm_requests(plan: RunPlan, case: Case, arm: str) -> list[Request]:
     """Every request of an arm."""
+    return seeded_requests(case, arm, arm_seeds(plan, case, arm))
+
+
+def seeded_requests(case: Case, arm: str, seeds: Tokens) -> list[Request]:
+    """Every request of an arm, with its seed. [N]"""
     work = case.workload
     assert work is not None
     return [
@@ -80,7 +85,7 @@ def arm_requests(plan: RunPlan, case: Case, arm: str) -> list[Request]:
             seed=None if seed < 0 else int(seed),
             speculate=arm == "speculative",
         )
-        for p, seed in zip(work.prompt_of, arm_seeds(plan, case, arm), strict=True)
+        for p, seed in zip(work.prompt_of, seeds, strict=True)
     ]
 
 
@@ -95,9 +100,9 @@ class _Arm:
         assert case.workload is not None
         self.case, self.arm, self.path = case, arm, evidence_path(folder, case, arm)
         self.work = case.workload
-        self.requests = arm_requests(plan, case, arm)
         self.seeds = arm_seeds(plan, case, arm)
-        self.kept = kept_evidence(plan, case, arm, self.path)
+        self.requests = seeded_requests(case, arm, self.seeds)
+        self.kept = kept_evidence(case, self.seeds, self.path)
         self.answers: list[wire.Json] = []  # of the requests after those kept, without a gap
         self.ahead: dict[int, Outcome] = {}  # by first request: chunks whose turn has not come
         self.seconds = 0.0 if self.kept is None else self.kept.seconds
@@ -257,8 +262,9 @@ class _Gathering:
         return found
 
 
-def kept_evidence(plan: RunPlan, case: Case, arm: str, path: Path) -> Evidence | None:
-    """Evidence on disk: answers to the first of the planned requests; None without a file.
+def kept_evidence(case: Case, seeds: Tokens, path: Path) -> Evidence | None:
+    """Evidence on disk: answers to the first of the requests planned with these seeds; None without
+    a file.
 
     Raises
     ------
@@ -271,7 +277,7 @@ def kept_evidence(plan: RunPlan, case: Case, arm: str, path: Path) -> Evidence |
     evidence = load_evidence(path)
     n = len(evidence.tokens)
     for what, found, planned in (
-        ("seeds", evidence.seeds, arm_seeds(plan, case, arm)[:n]),
+        ("seeds", evidence.seeds, seeds[:n]),
         ("prompts", evidence.prompt, case.workload.prompt_of[:n]),
         ("tokens", np.array(evidence.tokens.shape[1]), np.array(case.workload.new_tokens)),
     ):

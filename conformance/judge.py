@@ -94,6 +94,11 @@ class ArmJudge:
         found = kind == FIRST, kind == LATER, kind == BONUS, accepted
         return dict(zip((*STRATA, ACCEPTED), found, strict=True))
 
+    @property
+    def _token_wise(self) -> bool:
+        """Whether places in a block are claimed to be settled before their tokens."""
+        return self.case.capabilities.verification == "token"
+
     @cached_property
     def set_aside(self) -> int:
         """Tokens at float-ambiguous prefixes."""
@@ -200,19 +205,23 @@ class ArmJudge:
 
     def _transforms(self) -> Iterator[Finding]:
         for test, u in self.transforms().items():
-            if len(u) == 0:
-                yield self._unjudged(test, EVERYWHERE, "every law leaves no choice")
-                continue
-            ks = pit.kolmogorov_smirnov(u)
-            yield self._finding(
-                test,
-                EVERYWHERE,
-                n=len(u),
-                p_value=ks.p_value,
-                statistic=ks.distance,
-                detectable=certificate.ks_distance(self.level, self.power, len(u)),
-                detectable_unit="rank shift",
-            )
+            yield self._uniform(test, EVERYWHERE, u, "every law leaves no choice")
+
+    def _uniform(self, test: str, scope: str, u: Floats, none: str, judged: bool = True) -> Finding:
+        """Are transforms uniform? `none` says why there may be none."""
+        if len(u) == 0:
+            return self._unjudged(test, scope, none)
+        ks = pit.kolmogorov_smirnov(u)
+        return self._finding(
+            test,
+            scope,
+            n=len(u),
+            p_value=ks.p_value,
+            statistic=ks.distance,
+            detectable=certificate.ks_distance(self.level, self.power, len(u)),
+            detectable_unit="rank shift",
+            judged=judged,
+        )
 
     def _surprisal(self) -> Finding:
         found = self.reading.surprisal.result()
@@ -234,7 +243,7 @@ class ArmJudge:
         if self.reading.by_draft is None:
             return
         yield EVERYWHERE
-        planned = self.case.capabilities.verification == "token" and self.arm == "speculative"
+        planned = self._token_wise and self.arm == "speculative"
         yield from (s for s in STRATA if planned or s in self.strata)
         if ACCEPTED in self.strata:
             yield ACCEPTED
@@ -246,8 +255,7 @@ class ArmJudge:
             return self._unjudged("draft leak", scope, "no token tells draft from target there")
         # Accepted tokens lean to the draft whatever the rule, and without the claim that a place in
         # a block is settled before its token no stratum is a fair sample
-        token_wise = self.case.capabilities.verification == "token"
-        fair = scope == EVERYWHERE or (scope in STRATA and token_wise)
+        fair = scope == EVERYWHERE or (scope in STRATA and self._token_wise)
         return self._finding(
             "draft leak",
             scope,
@@ -267,41 +275,20 @@ class ArmJudge:
         u = np.zeros(0)
         if scope in self.strata:
             u = self.reading.by_id[self.reading.open & self.strata[scope]]
-        if len(u) == 0:
-            return self._unjudged(BY_ID, scope, "there is no such token")
-        ks = pit.kolmogorov_smirnov(u)
-        return self._finding(
-            BY_ID,
-            scope,
-            n=len(u),
-            p_value=ks.p_value,
-            statistic=ks.distance,
-            detectable=certificate.ks_distance(self.level, self.power, len(u)),
-            detectable_unit="rank shift",
-            judged=self.case.capabilities.verification == "token",
-        )
+        return self._uniform(BY_ID, scope, u, "there is no such token", self._token_wise)
 
     def _blocks(self) -> Finding:
         """Do the first draws of a block go with those of the next block of the request before?
 
         A stream that is cut wrongly between requests gives one request's numbers to the next.
         """
-        first = self.strata.get(STRATA[0])
-        together = None
+        first, together = self.strata.get(STRATA[0]), None
         if first is not None:
             together = correlation_at_lag(*slanted(self.reading.by_id, first & self.reading.open))
         if together is None:
             return self._unjudged("correlation by id", BLOCKS, "there are too few blocks")
-        return self._finding(
-            "correlation by id",
-            BLOCKS,
-            n=together.n,
-            p_value=together.p_value,
-            statistic=together.statistic,
-            effect={"correlation": together.correlation},
-            detectable=together.detectable(self.level, self.power),
-            detectable_unit="correlation",
-            judged=self.case.capabilities.verification == "token",
+        return self._dependence(
+            "correlation by id", BLOCKS, together, "correlation", "correlation", self._token_wise
         )
 
     def _independence(self) -> Iterator[Finding]:
@@ -329,9 +316,8 @@ class ArmJudge:
         if compared.any():
             equal = coincidences(tree.tokens[1:], r.neighbour[1:], r.neighbour_p[1:], compared)
         yield self._dependence("coincidences", NEIGHBOURS, equal, "excess", "of pairs")
-        token_wise = self.case.capabilities.verification == "token"
         aware = self.reading.by_draft is not None
-        if self.arm == "speculative" and aware and (token_wise or self.strata):
+        if self.arm == "speculative" and aware and (self._token_wise or self.strata):
             yield self._blocks()
 
     def _dependence(
@@ -341,6 +327,7 @@ class ArmJudge:
         found: Repeats | Correlation | Coincidences | None,
         effect_name: str,
         unit: str,
+        judged: bool = True,
     ) -> Finding:
         if found is None:
             return self._unjudged(test, scope, "no two requests could be compared")
@@ -354,6 +341,7 @@ class ArmJudge:
             effect={effect_name: size},
             detectable=found.detectable(self.level, self.power),
             detectable_unit=unit,
+            judged=judged,
         )
 
     # --- findings ---------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ target, and one law of the draft where the draft is known, whatever the engine d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -77,20 +77,12 @@ class Chunk:
     logits: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What an arm emitted, with the law of every token.
+@dataclass(frozen=True, kw_only=True)
+class Sample(Tree):
+    """What an arm emitted, with every law held at once.
 
     Parameters
     ----------
-    tokens : (N, T) int64
-        Emitted tokens; ids outside the vocabulary are replaced by 0 and not `valid`.
-    prefix : (N, T) int64
-        Number of the prefix each token followed.
-    valid : (N, T) bool
-        False from the first id outside the vocabulary on: no law exists after it.
-    prompt : (N,) int64
-        Which prompt each request had.
     law, draft : (U, V) float64
         Target and draft laws by prefix number; `draft` is None where unknown.
     possible : (U, V) bool
@@ -99,20 +91,13 @@ class Sample:
         Prefixes set aside by the ambiguity band.
     logits : (U, V) float64
         The target's raw logits.
-    outside : tuple of (int, int, int)
-        ``(request, output index, id)`` of ids outside the vocabulary.
     """
 
-    tokens: Tokens
-    prefix: Tokens
-    valid: Bools
-    prompt: Tokens
     law: Floats
     draft: Floats | None
     possible: Bools
     ambiguous: Bools
     logits: Floats
-    outside: tuple[tuple[int, int, int], ...] = ()
 
     @property
     def judged(self) -> Bools:
@@ -241,16 +226,12 @@ class Oracle:
         chunks = list(self.chunks(prompts, tree))
         known = [c.draft for c in chunks if c.draft is not None]
         return Sample(
-            tokens=tree.tokens,
-            prefix=tree.prefix,
-            valid=tree.valid,
-            prompt=prompt,
+            **{f.name: getattr(tree, f.name) for f in fields(tree)},
             law=np.concatenate([c.laws.probs for c in chunks]),
             draft=np.concatenate(known) if known else None,
             possible=np.concatenate([c.laws.possible for c in chunks]),
             ambiguous=np.concatenate([c.laws.ambiguous for c in chunks]),
             logits=np.concatenate([c.logits for c in chunks]),
-            outside=tree.outside,
         )
 
 

@@ -28,20 +28,23 @@ def first_token_bars(judge: ArmJudge) -> tuple[Bars, ...]:
         if n == 0:
             continue
         observed = np.bincount(tree.tokens[rows, 0], minlength=len(law))
-        order = [int(x) for x in np.argsort(-law, kind="stable") if law[x] > 0 or observed[x] > 0]
-        shown, rest = order[:MOST_BARS], order[MOST_BARS:]
-        labels = [str(x) for x in shown] + ([f"{len(rest):,} others"] if rest else [])
-
-        bars.append(
-            Bars(
-                title=f"First token after prompt {p + 1}",
-                labels=tuple(labels),
-                observed=tuple(int(n) for n in _cells(observed, shown, rest)),
-                expected=tuple(_cells(n * law, shown, rest)),
-                draft=None if drafts is None else tuple(_cells(n * drafts[p, 0], shown, rest)),
-            )
-        )
+        draft = None if drafts is None else drafts[p, 0]
+        bars.append(counted(f"First token after prompt {p + 1}", observed, law, draft))
     return tuple(bars)
+
+
+def counted(title: str, observed: Tokens, law: Floats, draft: Floats | None) -> Bars:
+    """Counts of one table, [V], against the law and the draft; the likeliest tokens first."""
+    n = int(observed.sum())
+    order = [int(x) for x in np.argsort(-law, kind="stable") if law[x] > 0 or observed[x] > 0]
+    shown, rest = order[:MOST_BARS], order[MOST_BARS:]
+    return Bars(
+        title=title,
+        labels=(*map(str, shown), *([f"{len(rest):,} others"] if rest else [])),
+        observed=tuple(int(x) for x in _cells(observed, shown, rest)),
+        expected=tuple(_cells(n * law, shown, rest)),
+        draft=None if draft is None else tuple(_cells(n * draft, shown, rest)),
+    )
 
 
 def _cells(values: Floats | Tokens, shown: list[int], rest: list[int]) -> list[float]:
@@ -51,20 +54,21 @@ def _cells(values: Floats | Tokens, shown: list[int], rest: list[int]) -> list[f
 
 def pit_histograms(judge: ArmJudge) -> tuple[Histogram, ...]:
     """The transforms that the PIT tests judge, binned for the eye."""
-    out = []
-    for test, u in judge.transforms().items():
-        n = len(u)
-        if n == 0:
-            continue
-        observed = np.histogram(u, bins=PIT_BINS, range=(0, 1))[0]
-        # Bonferroni over the bins: all of them inside with probability 99 %
-        low, high = stats.binom.interval(1 - 0.01 / PIT_BINS, n, 1 / PIT_BINS)
-        out.append(
-            Histogram(
-                test.removeprefix("PIT by "),
-                tuple(int(x) for x in observed),
-                n / PIT_BINS,
-                (float(low), float(high)),
-            )
-        )
-    return tuple(out)
+    return tuple(
+        binned(test, np.histogram(u, bins=PIT_BINS, range=(0, 1))[0])
+        for test, u in judge.transforms().items()
+        if len(u)
+    )
+
+
+def binned(test: str, observed: Tokens) -> Histogram:
+    """Counts in equal bins, with what they would be if the transforms were uniform."""
+    n, bins = int(observed.sum()), len(observed)
+    # Bonferroni over the bins: all of them inside with probability 99 %
+    low, high = stats.binom.interval(1 - 0.01 / bins, n, 1 / bins)
+    return Histogram(
+        test.removeprefix("PIT by "),
+        tuple(int(x) for x in observed),
+        n / bins,
+        (float(low), float(high)),
+    )

@@ -62,18 +62,6 @@ def gather_runs(
     return out
 
 
-def first_requests(evidence: Evidence, n: int) -> Evidence:
-    """The first n answers, as sampling that was stopped there leaves them."""
-    rounds = evidence.rounds
-    return replace(
-        evidence,
-        tokens=evidence.tokens[:n],
-        prompt=evidence.prompt[:n],
-        seeds=evidence.seeds[:n],
-        rounds=None if rounds is None else rounds[rounds[:, 0] < n],
-    )
-
-
 def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Exact interval of a rate."""
     found = stats.binomtest(hits, n).proportion_ci(confidence, method="exact")

@@ -13,11 +13,11 @@ from conformance.adapters.reference import ReferenceEngine, faulty
 from conformance.contract import Request
 from conformance.decoding import Decoding
 from conformance.diagnosis import CONVINCING, EXACT_NAME, Diagnosis, explain
-from conformance.diagnosis.candidates import applicable, beginning, sized, verified_tokens
+from conformance.diagnosis.candidates import applicable, sized, verified_tokens
 from conformance.diagnosis.cells import BONUS_TOKEN, CELLS, EVENTS, IMPOSSIBLE, Counts, count
 from conformance.diagnosis.place import in_words, strata
 from conformance.diagnosis.score import odds_in_words, polya, predicted, two_samples
-from conformance.evidence import Evidence, stack_rounds
+from conformance.evidence import Evidence, first_requests, stack_rounds
 from conformance.faults import FAULTS
 from conformance.plan import Case
 from conformance.tinylm import Tokens
@@ -125,7 +125,7 @@ def test_another_kind_of_draft_is_told_the_place_alone() -> None:
 def test_little_evidence_and_none() -> None:
     made = evidence(faulty("accept-all"), n=40)
     assert "accept-all" in explain(case(), prompts(), made, seed=1).alike
-    assert str(explain(case(), prompts(), beginning(made, 0), seed=1)) == ""
+    assert str(explain(case(), prompts(), first_requests(made, 0), seed=1)) == ""
 
 
 # --- parts ----------------------------------------------------------------------------------------

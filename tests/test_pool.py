@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import in_process
 import numpy as np
 import pytest
 
@@ -23,7 +22,7 @@ from conformance.errors import (
     EvidenceError,
     UnknownEngineError,
 )
-from conformance.evidence import Evidence, load_evidence
+from conformance.evidence import Evidence, first_requests, load_evidence
 from conformance.gather import arm_seeds, evidence_path, gather
 from conformance.plan import RunPlan
 from conformance.pool import Outcome, Task, Worker, describe, run_tasks
@@ -382,7 +381,7 @@ def test_evidence_that_is_not_the_planned_is_refused(
 
 def test_what_is_missing_on_disk_is_sampled(plan: RunPlan, stored: Path) -> None:
     path = evidence_path(stored, plan.cases[0], "control")
-    few = in_process.first_requests(load_evidence(path), 50)
+    few = first_requests(load_evidence(path), 50)
     few.save(path)
     (gathered,) = gather(plan, plan.cases, stored)
     control = gathered.arms["control"]

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from conformance.cli import main
-from conformance.evidence import load_evidence
+from conformance.evidence import first_requests, load_evidence
 from conformance.plan import PROFILES
 
 RARELY = f"{Path(__file__).with_name('rarely.py')}:Rarely"
@@ -47,7 +47,7 @@ def test_an_interrupted_run_ends_like_an_undisturbed_one(finished: Path, tmp_pat
     folder.mkdir()
     (folder / "run.json").write_bytes((finished / "run.json").read_bytes())
     for path in (finished / "evidence").iterdir():
-        part = in_process.first_requests(load_evidence(path), 100)
+        part = first_requests(load_evidence(path), 100)
         part.save(folder / "evidence" / path.name)
     done = run("--resume", folder, "--quiet")
     assert done.exit_code == 0, done.output

@@ -13,7 +13,7 @@ from conformance.adapters.reference import ReferenceEngine, faulty
 from conformance.betting import Bet, Ledger, largest_log_e, looks
 from conformance.decide import decide
 from conformance.decoding import Decoding
-from conformance.evidence import Evidence
+from conformance.evidence import Evidence, first_requests
 from conformance.gather import Gathered
 from conformance.judge import ArmJudge
 from conformance.plan import PROFILES, RunPlan, make_plan
@@ -78,7 +78,7 @@ def test_the_stop_can_be_recomputed_from_the_evidence(plan: RunPlan) -> None:
     found = arms(plan, faulty("lenient=0.8"), ReferenceEngine())
     at = feed(Watch(plan, case), found)
     assert at is not None
-    kept = {a: in_process.first_requests(e, at) for a, e in found.items()}
+    kept = {a: first_requests(e, at) for a, e in found.items()}
     result = decide(plan, Gathered(case, kept, stopped=True))
     assert result.verdict.verdict is Verdict.NOT_EXACT, result.error
     assert {f.test for f in result.findings if f.rejected} <= {"e-process", "support"}
@@ -92,7 +92,7 @@ def test_a_stop_without_a_reason_is_an_error(plan: RunPlan) -> None:
     """Whatever goes wrong, evidence cut short is never called EXACT."""
     (case,) = plan.cases
     found = arms(plan, ReferenceEngine(), ReferenceEngine())
-    kept = {a: in_process.first_requests(e, 128) for a, e in found.items()}
+    kept = {a: first_requests(e, 128) for a, e in found.items()}
     assert decide(plan, Gathered(case, kept, stopped=True)).verdict.verdict is Verdict.ERROR
 
 
@@ -142,7 +142,7 @@ def test_lost_requests_are_an_error(plan: RunPlan) -> None:
     """Fewer answers than planned, and no reason given: never a verdict on the rest."""
     (case,) = plan.cases
     found = arms(plan, ReferenceEngine(), ReferenceEngine())
-    found["control"] = in_process.first_requests(found["control"], 1800)
+    found["control"] = first_requests(found["control"], 1800)
     result = decide(plan, Gathered(case, found))
     assert result.verdict.verdict is Verdict.ERROR
     assert "have no answer" in result.verdict.why

@@ -24,6 +24,8 @@ from conformance.runner import Settings
 FILE = "run.json"
 REPORT, PREVIOUS = "report.json", "report.previous.json"
 MOST_STAGES = 50
+# fields of `Settings` that ``run.json`` has under the same name and in the same form
+AS_THEY_ARE = ("profile", "probe", "alpha", "seed", "jobs", "timeout", "stage", "requests")
 
 
 class _Run(BaseModel):
@@ -69,14 +71,7 @@ def begin_stage(settings: Settings, plan: RunPlan, folder: Path) -> None:
     run = _Run(
         engines=list(settings.engines),
         decodings=None if settings.uses_default_decodings else [str(d) for d in settings.decodings],
-        profile=settings.profile,
-        probe=settings.probe,
-        alpha=settings.alpha,
-        seed=settings.seed,
-        jobs=settings.jobs,
-        timeout=settings.timeout,
-        stage=settings.stage,
-        requests=dict(settings.requests),
+        **{name: getattr(settings, name) for name in AS_THEY_ARE},
         versions={c.engine: c.card.version for c in plan.cases},
     )
     folder.mkdir(parents=True, exist_ok=True)
@@ -110,14 +105,7 @@ def read_run(folder: Path) -> Resumed:
     settings = Settings(
         engines=tuple(run.engines),
         decodings=asked,
-        profile=run.profile,
-        probe=run.probe,
-        alpha=run.alpha,
-        seed=run.seed,
-        jobs=run.jobs,
-        timeout=run.timeout,
-        stage=run.stage,
-        requests=run.requests,
+        **{name: getattr(run, name) for name in AS_THEY_ARE},
     )
     if not (folder / REPORT).exists():
         return Resumed(settings, _previous(folder), run.versions)

@@ -18,7 +18,6 @@ from conformance.diagnosis.candidates import (
     EXACT_NAME,
     Setting,
     applicable,
-    beginning,
     exactly,
     repeats_by_chance,
     simulated,
@@ -28,7 +27,7 @@ from conformance.diagnosis.candidates import (
 from conformance.diagnosis.cells import Counts, count
 from conformance.diagnosis.place import in_words
 from conformance.diagnosis.score import best_first, fit, odds_in_words, score
-from conformance.evidence import Evidence, selected
+from conformance.evidence import Evidence, first_requests, selected
 from conformance.faults import FAULTS, Fault
 from conformance.judge import ArmJudge
 from conformance.plan import Case
@@ -133,7 +132,7 @@ def explain(case: Case, prompts: Tokens, evidence: Evidence, seed: int) -> Diagn
         Randomises ranks.
     """
     oracle = case.oracle
-    evidence = beginning(evidence, SECOND)
+    evidence = first_requests(evidence, SECOND)
     n = len(evidence.tokens)
     rng = np.random.default_rng([seed, 4, zlib.crc32(case.id.encode())])
     if n == 0:
@@ -160,7 +159,9 @@ def explain(case: Case, prompts: Tokens, evidence: Evidence, seed: int) -> Diagn
     mine = count(oracle, prompts, evidence, repeats_by_chance(setting, n), rng)
     trial = _Trial(setting, mine, n, how_often)
     few = min(FIRST, n)
-    start = count(oracle, prompts, beginning(evidence, few), repeats_by_chance(setting, few), rng)
+    start = count(
+        oracle, prompts, first_requests(evidence, few), repeats_by_chance(setting, few), rng
+    )
     best = list(faults.values())
     best = _Trial(setting, start, few, how_often).best(best, FINALISTS)
     best = trial.best(best, LAST_ROUND)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -176,15 +176,3 @@ def _counted(
     rng = np.random.default_rng([n, portion])
     made = answers(setting, name, size, n, portion)
     return count(setting.oracle, setting.prompt_array, made, most, rng)
-
-
-def beginning(evidence: Evidence, n: int) -> Evidence:
-    """The first n requests."""
-    rounds = evidence.rounds
-    return replace(
-        evidence,
-        tokens=evidence.tokens[:n],
-        prompt=evidence.prompt[:n],
-        seeds=evidence.seeds[:n],
-        rounds=None if rounds is None else rounds[rounds[:, 0] < n],
-    )

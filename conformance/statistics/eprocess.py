@@ -54,10 +54,18 @@ def log_ratios(prefix: Ints, token: Ints, law: Floats, draft: Floats | None) -> 
     -----
     Tokens of p = 0 are worth 0 here: each is proof by itself, and the support test's.
     """
-    total = np.zeros(len(PRIOR))
+    together = np.zeros(len(token), dtype=np.int64)
+    return np.asarray(log_ratios_by(together, 1, prefix, token, law, draft)[0])
+
+
+def log_ratios_by(
+    group: Ints, groups: int, prefix: Ints, token: Ints, law: Floats, draft: Floats | None
+) -> Floats:
+    """As `log_ratios`, summed within each group of tokens, [n] -> [groups, C]."""
+    total = np.zeros((groups, len(PRIOR)))
     for begin in range(0, len(token), TOKENS_AT_ONCE):
         cut = slice(begin, begin + TOKENS_AT_ONCE)
-        total += token_log_ratios(prefix[cut], token[cut], law, draft).sum(axis=0)
+        np.add.at(total, group[cut], token_log_ratios(prefix[cut], token[cut], law, draft))
     return total
 
 

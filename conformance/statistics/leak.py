@@ -169,16 +169,6 @@ def leak(prefix: Ints, token: Ints, law: Floats, draft: Floats) -> Leak | None:
     return sums.result()
 
 
-def leak_of_sum(total: float, times: Ints, law: Floats, draft: Floats) -> Leak | None:
-    """`leak` of tokens that were counted elsewhere: the sum of their `bounded_score`, and how many
-    there were at each prefix, [U].
-    """
-    sums = LeakSum()
-    sums.expect(times, law, draft)
-    sums.total = total
-    return sums.result()
-
-
 def detectable(
     times: Floats | Ints, law: Floats, draft: Floats, alpha: float, power: float
 ) -> float | None:

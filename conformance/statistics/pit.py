@@ -17,6 +17,7 @@ from conformance.statistics.exact import SMALLEST_P
 from conformance.statistics.tables import Floats, Ints
 
 COMPARED_AT_ONCE = 2**22
+SORT_ABOVE = 32  # tokens a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ def transform(
 
 
 def mass_before(prefix: Ints, token: Ints, law: Floats, key: Floats) -> Floats:
-    """Mass of the tokens ranked before each token, in time linear in the vocabulary.
+    """Mass of the tokens ranked before each token.
 
     Parameters
     ----------
@@ -69,15 +70,35 @@ def mass_before(prefix: Ints, token: Ints, law: Floats, key: Floats) -> Floats:
     """
     vocab = law.shape[1]
     pairs, back = np.unique(prefix * vocab + token, return_inverse=True)
-    before = np.empty(len(pairs))
-    ids = np.arange(vocab)
-    step = max(1, COMPARED_AT_ONCE // vocab)
-    for begin in range(0, len(pairs), step):
-        row, x = np.divmod(pairs[begin : begin + step], vocab)
-        mine, own = key[row], key[row, x][:, None]
-        ahead = (mine > own) | ((mine == own) & (ids < x[:, None]))
-        before[begin : begin + step] = np.einsum("ij,ij->i", law[row], ahead)
+    row, x = np.divmod(pairs, vocab)
+    rows, at = np.unique(row, return_inverse=True)
+    # comparing costs a pass over the vocabulary for every token, sorting some for every row
+    if len(pairs) > SORT_ABOVE * len(rows):
+        before = _sorted_before(law[rows], key[rows])[at, x]
+    else:
+        before = _compared_before(row, x, law, key)
     return np.asarray(before[back])
+
+
+def _compared_before(row: Ints, x: Ints, law: Floats, key: Floats) -> Floats:
+    """`mass_before` of distinct tokens, by comparing each with all others."""
+    before, ids = np.empty(len(row)), np.arange(law.shape[1])
+    step = max(1, COMPARED_AT_ONCE // law.shape[1])
+    for begin in range(0, len(row), step):
+        r, t = row[begin : begin + step], x[begin : begin + step]
+        mine, own = key[r], key[r, t][:, None]
+        ahead = (mine > own) | ((mine == own) & (ids < t[:, None]))
+        before[begin : begin + step] = np.einsum("ij,ij->i", law[r], ahead)
+    return before
+
+
+def _sorted_before(law: Floats, key: Floats) -> Floats:
+    """`mass_before` of every token, by sorting. [u, V]"""
+    order = np.argsort(-key, axis=1, kind="stable")
+    ranked = np.take_along_axis(law, order, axis=1)
+    before = np.empty_like(law)
+    np.put_along_axis(before, order, np.cumsum(ranked, axis=1) - ranked, axis=1)
+    return before
 
 
 def mass_before_id(prefix: Ints, token: Ints, law: Floats) -> Floats:

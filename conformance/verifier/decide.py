@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
 
 from conformance.decide import SEEN_AT_LEAST, cause_of
 from conformance.errors import EngineLoadError, NotSupportedError
 from conformance.gather import Progress, evidence_path
+from conformance.pictures import binned, counted
 from conformance.plan import RunPlan
 from conformance.result import ArmFacts, Bars, CaseResult, Histogram
 from conformance.verdict import CaseVerdict, Finding, Speculation, Verdict
@@ -306,26 +306,11 @@ def _bars(judge: Judge) -> Iterator[Bars]:
 
 
 def _bar(s: LawSample) -> Bars:
-    p, q, n = s.law.target[0, 0], s.law.draft[0, 0], len(s.tokens)
+    p, q = s.law.target[0, 0], s.law.draft[0, 0]
     observed = np.bincount(s.tokens[:, 0], minlength=len(p))
-    shown = [x for x in np.argsort(-p, kind="stable") if p[x] > 0 or observed[x] > 0]
-    return Bars(
-        title=f"First token, law {s.law.spec.name}",
-        labels=tuple(str(x) for x in shown),
-        observed=tuple(int(observed[x]) for x in shown),
-        expected=tuple(float(n * p[x]) for x in shown),
-        draft=tuple(float(n * q[x]) for x in shown),
-    )
+    return counted(f"First token, law {s.law.spec.name}", observed, p, q)
 
 
 def _histograms(judge: Judge) -> Iterator[Histogram]:
     for test, fine in judge.pool.ranks.items():
-        observed = fine.reshape(PIT_BINS, -1).sum(axis=1)
-        n = int(observed.sum())
-        low, high = stats.binom.interval(1 - 0.01 / PIT_BINS, n, 1 / PIT_BINS)
-        yield Histogram(
-            test.removeprefix("PIT by "),
-            tuple(int(x) for x in observed),
-            n / PIT_BINS,
-            (float(low), float(high)),
-        )
+        yield binned(test, fine.reshape(PIT_BINS, -1).sum(axis=1))

@@ -13,7 +13,7 @@ import numpy as np
 
 from conformance.law import Bools, Floats
 from conformance.reference import Ints
-from conformance.statistics.pit import draft_key, randomised
+from conformance.statistics.pit import draft_key, mass_before, randomised
 from conformance.verifier import draws
 from conformance.verifier.contract import PAD, VerifierCapabilities
 from conformance.verifier.grid import Law
@@ -91,18 +91,9 @@ class LawSample:
         mass, v = p[prefix, token], rng.random(len(token))
         keys = {"PIT by p": p, "PIT by q/p": draft_key(p, q)}
         return {
-            name: randomised(mass_before(p, key)[prefix, token], mass, v)
+            name: randomised(mass_before(prefix, token, p, key), mass, v)
             for name, key in keys.items()
         }
-
-
-def mass_before(law: Floats, key: Floats) -> Floats:
-    """For every token, the mass of those ranked before it. [U, V]"""
-    order = np.argsort(-key, axis=1, kind="stable")
-    ranked = np.take_along_axis(law, order, axis=1)
-    before = np.empty_like(law)
-    np.put_along_axis(before, order, np.cumsum(ranked, axis=1) - ranked, axis=1)
-    return before
 
 
 def law_sample(

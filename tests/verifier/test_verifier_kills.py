@@ -20,8 +20,6 @@ def rejections(result: CaseResult) -> int:
 
 @pytest.mark.parametrize("name", RULES)
 def test_rule(name: str) -> None:
-    if name == "second-chance":
-        pytest.skip("too small at its default size for profile smoke; see the power tests")
     verifier = named(f"faulty:{name}:verifier")
     result = judged(verifier, plan_for(verifier))
     assert result.verdict.verdict is Verdict.NOT_EXACT
