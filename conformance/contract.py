@@ -61,10 +61,11 @@ class Capabilities:
     sampling, greedy, top_k, top_p, min_p : bool
         Decodings it supports. What is not claimed is listed as NOT SUPPORTED, never as passed.
     verification : {'any', 'token'}
-        ``"token"`` says that proposals are verified one after the other, as in Leviathan et al.
-        (2023): whether an output token is the first of a block, a later one, or the bonus is
-        settled before it is drawn, so each kind is also judged by itself. Methods that decide on a
-        block as a whole (block verification) must leave it at ``"any"``.
+        ``"token"`` says that the rounds reported are exact and that proposals are verified one
+        after the other, as in Leviathan et al. (2023): whether an output token is the first of a
+        block, a later one, or the bonus is settled before it is drawn, so each kind is also judged
+        by itself. Where a block is decided on as a whole, or rounds are an estimate, ``"any"`` is
+        the safe claim.
     """
 
     draft: Draft = "model"
