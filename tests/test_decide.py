@@ -110,3 +110,19 @@ def test_an_inconclusive_case_says_how_many_more() -> None:
     none = verdict_of(PLAN, CASE, [CERTIFIED], Speculation(True, 9, 36, 0, 99, 4))
     assert none.needed is None
     assert "no number of samples is known to help" in none.why
+
+
+def test_the_distance_is_told_where_it_is_seen_most_clearly() -> None:
+    def table(t: int, low: float) -> Finding:
+        sizes = {
+            "tv": Interval(low + 0.02, low, low + 0.05),
+            "kl_nats_per_token": Interval(2, 1, 3),
+        }
+        return Finding("chi-square", f"output index {t}", "speculative", 99, 0.5, effect=sizes)
+
+    said = size_of([table(0, 0.0), table(3, 0.1), table(5, 0.04)])
+    assert said == (
+        "At output index 3 it is off by a total variation of 0.120 (95% interval 0.100 to 0.150), "
+        "2 nats per token (1 to 3)."
+    )
+    assert size_of([table(0, 0.0)]) == ""

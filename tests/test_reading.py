@@ -87,6 +87,9 @@ def test_it_agrees_with_the_laws_held_at_once(
     assert (whole.judged == dense.judged).all()
     assert (whole.open == dense.open).all()
     np.testing.assert_allclose(whole.p, dense.law[dense.prefix, dense.tokens])
+    before = dense.tokens[:-1]  # what the request before said, at this request's own prefix
+    np.testing.assert_allclose(whole.neighbour_p[1:], dense.law[dense.prefix[1:], before])
+    assert (whole.neighbour[1:] == before).all()
     assert whole.judged[3].tolist() == [True, True, False, False, False, False]
     for t in (0, 1):
         ok = dense.judged[:, t]
@@ -124,3 +127,12 @@ def test_mass_before_a_token_is_the_sorted_sum(vocab: int, seed: int) -> None:
         order = sorted(range(vocab), key=lambda i: (-key[r, i], i))
         expected.append(sum(law[r, i] for i in order[: order.index(t)]))
     np.testing.assert_allclose(pit.mass_before(row, x, law, key), expected, atol=1e-12)
+    below = [law[r, :t].sum() for r, t in zip(row, x, strict=True)]
+    np.testing.assert_allclose(pit.mass_before_id(row, x, law), below, atol=1e-12)
+    # so many tokens a row that ranks are sorted out rather than compared: the same ranks
+    rows, tokens = (grid.ravel() for grid in np.indices((3, vocab)))
+    pairs = np.stack([rows, tokens], axis=1)[..., None]
+    one_by_one = [pit.mass_before(r, x, law, key)[0] for r, x in pairs]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pit, "SORT_ABOVE", 0)
+        np.testing.assert_allclose(pit.mass_before(rows, tokens, law, key), one_by_one, atol=1e-12)
