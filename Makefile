@@ -12,6 +12,7 @@ export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 .DEFAULT_GOAL := help
 
 help:  ## Show this help
+	@echo 'engine-NAME Make the environment of an engine: $(ENGINES)'
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # Strict editable mode links single files, so a new file needs a new install: every source file is
@@ -36,6 +37,12 @@ setup: $(VENV)/.installed  ## Create .venv with everything needed
 
 audit: setup  ## Judge transformers' assisted generation; leaves audit/report.html
 	$(BIN)/conformance run transformers transformers:prompt-lookup --jobs $(JOBS) --out $(OUT)
+
+# virtual environments of their own, in $CONFORMANCE_ENGINES or the user's data folder
+ENGINES = xllamacpp openvino-genai vllm mlx-lm
+.PHONY: $(ENGINES:%=engine-%)
+$(ENGINES:%=engine-%): engine-%: setup
+	$(BIN)/conformance setup $*
 
 test: setup  ## Run the tests, without the long ones
 	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "not long"

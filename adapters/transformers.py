@@ -20,7 +20,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
+from conformance.contract import (
+    Capabilities,
+    Completion,
+    Draft,
+    EngineCard,
+    ModelPair,
+    Precision,
+    Request,
+)
 from conformance.decoding import Decoding
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
 
@@ -28,6 +36,7 @@ HOMEPAGE = "https://github.com/huggingface/transformers"
 PROPOSALS = 5
 # Small enough that progress is seen: the speculative arm goes through a batch one by one.
 BATCH = 64
+DTYPES: dict[str, Precision] = {d: d for d in ("float32", "bfloat16", "float16")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +77,15 @@ class TransformersEngine:
     ----------
     method : str
         A key of `METHODS`.
+    device : str
+        A torch device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
+    dtype : str
+        Of the weights and the forward pass: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
 
     Raises
     ------
     UnknownEngineError
-        If there is no such method.
+        If there is no such method or dtype.
 
     Notes
     -----
@@ -84,7 +97,13 @@ class TransformersEngine:
     was drawn from, so this moves acceptance, not the output.
     """
 
-    def __init__(self, method: str = "draft-model") -> None:
+    def __init__(
+        self, method: str = "draft-model", device: str = "cpu", dtype: str = "float32"
+    ) -> None:
+        if dtype not in DTYPES:
+            raise UnknownEngineError(
+                f"transformers is run in {', '.join(DTYPES)}, not in {dtype!r}"
+            )
         if method not in METHODS:
             raise UnknownEngineError(
                 f"transformers has no method {method!r}; there are {', '.join(METHODS)}"
@@ -97,8 +116,13 @@ class TransformersEngine:
             homepage=HOMEPAGE,
         )
         self.capabilities = Capabilities(
-            draft=self._method.draft, max_batch=BATCH, verification="token"
+            draft=self._method.draft,
+            max_batch=BATCH,
+            verification="token",
+            precision=DTYPES[dtype],
+            processes=None if device == "cpu" else 1,
         )
+        self._device, self._dtype = device, dtype
         self._torch: Any = None
         self._library: Any = None
         self._target: Any = None
@@ -189,7 +213,7 @@ class TransformersEngine:
 
     def _run(self, requests: list[Request], helpers: dict[str, Any]) -> Any:
         first = requests[0]
-        prompts = self._torch.tensor([r.prompt for r in requests])  # [B, L]
+        prompts = self._torch.tensor([r.prompt for r in requests], device=self._device)  # [B, L]
         config = self._config(first.decoding, first.max_new_tokens, first.speculate)
         if first.seed is not None:
             self._torch.manual_seed(first.seed)
@@ -252,11 +276,12 @@ class TransformersEngine:
         try:
             model = self._library.AutoModelForCausalLM.from_pretrained(
                 str(folder),
-                dtype=self._torch.float32,
+                dtype=getattr(self._torch, self._dtype),
                 use_safetensors=True,
                 trust_remote_code=False,
                 local_files_only=True,
             ).eval()
+            model = model.to(self._device)
         except (OSError, ValueError, RuntimeError) as exc:
             raise EngineLoadError(f"transformers cannot load {folder}: {exc}") from exc
         # What a request leaves unsaid is filled in from here, so nothing of the file may stay. The
@@ -319,20 +344,24 @@ class _Rounds:
         target._get_candidate_generator = watched
 
 
-def create(method: str = "draft-model") -> TransformersEngine:
+def create(
+    method: str = "draft-model", device: str = "cpu", dtype: str = "float32"
+) -> TransformersEngine:
     """Make the engine of one method.
 
     Parameters
     ----------
     method : str
         A key of `METHODS`; empty for the draft model.
+    device, dtype : str
+        As for `TransformersEngine`.
 
     Raises
     ------
     UnknownEngineError
         If there is no such method.
     """
-    return TransformersEngine(method or "draft-model")
+    return TransformersEngine(method or "draft-model", device, dtype)
 
 
 def _version() -> str:

@@ -15,6 +15,7 @@ from typing import Literal, Protocol, runtime_checkable
 from conformance.decoding import Decoding, Dialect
 
 Verification = Literal["any", "token"]
+Precision = Literal["float64", "float32", "bfloat16", "float16", "lower"]
 Draft = Literal["model", "lookup", "early-exit", "other-vocabulary", "none"]
 
 
@@ -66,6 +67,12 @@ class Capabilities:
         block, a later one, or the bonus is settled before it is drawn, so each kind is also judged
         by itself. Where a block is decided on as a whole, or rounds are an estimate, ``"any"`` is
         the safe claim.
+    precision : {'float32', 'float64', 'bfloat16', 'float16', 'lower'}
+        What the forward pass computes in. Below single precision the law itself is rounded; how
+        far is then measured on the control arm, which must be there.
+    processes : int or None
+        How many copies of the engine may run side by side on one machine: 1 where one takes all
+        its cores or memory, or is a server that others share. None sets no limit.
     """
 
     draft: Draft = "model"
@@ -78,6 +85,13 @@ class Capabilities:
     top_p: bool = True
     min_p: bool = True
     verification: Verification = "any"
+    precision: Precision = "float32"
+    processes: int | None = None
+
+    @property
+    def low_precision(self) -> bool:
+        """Whether rounding moves the law by more than single precision would."""
+        return self.precision not in ("float64", "float32")
 
     def refuses(self, decoding: Decoding) -> str | None:
         """Name the first thing in `decoding` that is not claimed, or None."""
@@ -153,13 +167,19 @@ class Completion:
     finish_reason : str
         ``"length"`` for every probe request.
     rounds : sequence of (int, int) or None
-        ``(drafted, accepted)`` for every block, in order, where the engine can tell. Without it
-        nothing shows that speculation happened, and the verdict cannot be EXACT.
+        ``(drafted, accepted)`` for every block, in order, where the engine can tell. Without it,
+        and without `counts`, nothing shows that speculation happened, and the verdict cannot be
+        EXACT.
+    counts : (int, int) or None
+        Tokens drafted and accepted, of an engine that counts them but does not tell its blocks.
+        Only the sum over one `Engine.generate` call is used: an engine that counts by batch tells
+        it with the first completion, and nothing with the others.
     """
 
     tokens: Sequence[int]
     finish_reason: str = "length"
     rounds: Sequence[tuple[int, int]] | None = None
+    counts: tuple[int, int] | None = None
 
 
 @runtime_checkable

@@ -15,7 +15,8 @@ from conformance.gather import Gathered
 from conformance.greedy import GreedyJudge, compare_greedy
 from conformance.judge import ArmJudge
 from conformance.pictures import first_token_bars, pit_histograms
-from conformance.plan import ACCEPTED, Case, RunPlan
+from conformance.plan import ACCEPTED, ROUNDING, Case, RunPlan
+from conformance.precision import beyond_rounding, note, with_measured_noise
 from conformance.result import ArmFacts, CaseResult
 from conformance.verdict import CaseVerdict, Finding, Speculation, Verdict
 
@@ -61,6 +62,9 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     complete = not gathered.stopped
     if complete and any(len(e.tokens) != e.planned for e in gathered.arms.values()):
         raise RuntimeError("requests were planned and have no answer")
+    arms = dict(gathered.arms)
+    case = with_measured_noise(case, arms.pop(ROUNDING, arms.get("control")))
+    gathered = replace(gathered, case=case, arms=arms)
     seen = speculation_seen(gathered.arms["speculative"])
     if case.decoding.greedy:
         return _decide_greedy(plan, gathered, seen)
@@ -168,6 +172,15 @@ def verdict_of(
     reach what the profile states.
     """
     rejected = [f for f in findings if f.rejected]
+    if case.capabilities.low_precision and not outside:
+        rejected, visible = beyond_rounding(findings, plan.level)
+        if visible and not rejected:
+            return CaseVerdict(
+                Verdict.INCONCLUSIVE,
+                f"the rounding of {case.capabilities.precision} is itself visible at this number "
+                f"of samples ({_strongest(visible)}); the speculative arm departs no further than "
+                "the control arm does",
+            )
     if rejected:
         return _departed(case, rejected, outside)
     return _not_rejected(plan, case, findings, seen)
@@ -208,8 +221,8 @@ def _not_rejected(
     if not seen.reported:
         return CaseVerdict(
             Verdict.INCONCLUSIVE,
-            "no test rejected, but the engine reported no rounds, so nothing shows that "
-            "speculation happened; return Completion.rounds",
+            "no test rejected, but the engine reported neither rounds nor counts, so nothing shows "
+            "that speculation happened; return Completion.rounds",
         )
     rarer = min(seen.accepted, seen.rejected)
     if rarer < SEEN_AT_LEAST:
@@ -265,7 +278,7 @@ def _passed(plan: RunPlan, case: Case, findings: list[Finding]) -> CaseVerdict:
         )
     return CaseVerdict(
         Verdict.EXACT,
-        "no departure was found, and one of the sizes stated would have been",
+        "no departure was found, and one of the sizes stated would have been" + note(case),
         ruled_out,
     )
 

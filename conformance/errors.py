@@ -65,3 +65,7 @@ class PlanError(ConformanceError, ValueError):
 
 class ReportError(ConformanceError):
     """A report that cannot be read or does not fit its schema."""
+
+
+class SetupError(ConformanceError):
+    """An engine's own environment that cannot be made."""

@@ -21,7 +21,7 @@ from conformance.law import Bools
 from conformance.tinylm import Tokens
 from conformance.verdict import Speculation
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,9 @@ class Evidence:
         Time inside the engine.
     planned : int
         Requests planned; more than N where the engine failed on the way.
+    counts : (N, 2) int64 or None
+        Tokens drafted and accepted, of an engine that tells no rounds; only their sums mean
+        anything. None where it does not count either.
     """
 
     tokens: Tokens
@@ -50,11 +53,13 @@ class Evidence:
     rounds: Tokens | None
     seconds: float
     planned: int
+    counts: Tokens | None = None
 
     def to_bytes(self) -> bytes:
         """Serialise."""
         buffer = io.BytesIO()
         rounds = np.zeros((0, 3), np.int64) if self.rounds is None else self.rounds
+        counts = np.zeros((0, 2), np.int64) if self.counts is None else self.counts
         np.savez_compressed(
             buffer,
             format=np.array(FORMAT),
@@ -63,6 +68,8 @@ class Evidence:
             seeds=self.seeds,
             rounds=rounds,
             reported=np.array(self.rounds is not None),
+            counts=counts,
+            counted=np.array(self.counts is not None),
             seconds=np.array(self.seconds),
             planned=np.array(self.planned),
         )
@@ -72,11 +79,12 @@ class Evidence:
     def sha256(self) -> str:
         """Checksum over the arrays, whatever the compression."""
         digest = hashlib.sha256()
-        for array in (self.tokens, self.prompt, self.seeds, self.rounds):
+        for array in (self.tokens, self.prompt, self.seeds, self.rounds, self.counts):
             block = np.zeros((0, 3), np.int64) if array is None else array
             digest.update(str(block.shape).encode())
             digest.update(np.ascontiguousarray(block, dtype="<i8").tobytes())
-        digest.update(str((self.rounds is not None, self.planned)).encode())
+        told = (self.rounds is not None, self.counts is not None, self.planned)
+        digest.update(str(told).encode())
         return digest.hexdigest()
 
     def save(self, path: Path) -> None:
@@ -107,6 +115,7 @@ def load_evidence(path: Path) -> Evidence:
             rounds=data["rounds"].astype(np.int64) if bool(data["reported"]) else None,
             seconds=float(data["seconds"]),
             planned=int(data["planned"]),
+            counts=data["counts"].astype(np.int64) if bool(data["counted"]) else None,
         )
     except EvidenceError:
         raise
@@ -115,6 +124,8 @@ def load_evidence(path: Path) -> Evidence:
     n = len(evidence.tokens)
     if evidence.tokens.ndim != 2 or evidence.prompt.shape != (n,) or evidence.seeds.shape != (n,):
         raise EvidenceError(f"{path}: tokens, prompts and seeds do not fit together")
+    if evidence.counts is not None and evidence.counts.shape != (n, 2):
+        raise EvidenceError(f"{path}: tokens and counts do not fit together")
     return evidence
 
 
@@ -125,6 +136,11 @@ def continued(first: Evidence, then: Evidence) -> Evidence:
         rounds = first.rounds
     elif first.rounds is not None and then.rounds is not None:
         rounds = np.concatenate([first.rounds, then.rounds + np.array([len(first.tokens), 0, 0])])
+    counts: Tokens | None = None
+    if first.counts is not None and then.counts is not None:
+        counts = np.concatenate([first.counts, then.counts])
+    elif len(then.tokens) == 0:
+        counts = first.counts
     return Evidence(
         tokens=np.concatenate([first.tokens, then.tokens]),
         prompt=np.concatenate([first.prompt, then.prompt]),
@@ -132,6 +148,7 @@ def continued(first: Evidence, then: Evidence) -> Evidence:
         rounds=rounds,
         seconds=then.seconds,
         planned=then.planned,
+        counts=counts,
     )
 
 
@@ -148,6 +165,7 @@ def selected(evidence: Evidence, keep: Bools) -> Evidence:
         prompt=evidence.prompt[keep],
         seeds=evidence.seeds[keep],
         rounds=rounds,
+        counts=None if evidence.counts is None else evidence.counts[keep],
     )
 
 
@@ -159,7 +177,7 @@ def first_requests(evidence: Evidence, n: int) -> Evidence:
 def speculation_seen(evidence: Evidence) -> Speculation:
     """Count what the engine reported of its blocks."""
     if evidence.rounds is None:
-        return Speculation()
+        return _counted(evidence)
     drafted, accepted = evidence.rounds[:, 1], evidence.rounds[:, 2]
     blocks = drafted > 0
     return Speculation(
@@ -170,6 +188,29 @@ def speculation_seen(evidence: Evidence) -> Speculation:
         rejected=int((blocks & (accepted < drafted)).sum()),
         longest=int(accepted.max(initial=0)),
     )
+
+
+def _counted(evidence: Evidence) -> Speculation:
+    """What totals tell. How many blocks ended in a rejection they do not; each of the engine's
+    requests can lose a whole block's proposals to one, so the proposals lost are at most this many
+    times the rejections, and what is called rejected here errs on the low side.
+    """
+    if evidence.counts is None:
+        return Speculation()
+    drafted, accepted = (int(n) for n in evidence.counts.sum(axis=0))
+    return Speculation(
+        reported=True,
+        drafted=drafted,
+        accepted=accepted,
+        rejected=(drafted - accepted) // max(evidence.tokens.shape[1], 1),
+    )
+
+
+def stack_counts(counts: Sequence[Sequence[int] | None]) -> Tokens | None:
+    """Counts of N requests as one array; None if no request came with any. [N, 2]"""
+    if all(c is None for c in counts):
+        return None
+    return np.array([c or (0, 0) for c in counts], dtype=np.int64).reshape(-1, 2)
 
 
 def stack_rounds(rounds: Sequence[Sequence[Sequence[int]] | None]) -> Tokens | None:

@@ -18,7 +18,7 @@ import numpy as np
 from conformance import wire
 from conformance.contract import Request
 from conformance.errors import ConformanceError, EvidenceError
-from conformance.evidence import Evidence, continued, load_evidence, stack_rounds
+from conformance.evidence import Evidence, continued, load_evidence, stack_counts, stack_rounds
 from conformance.plan import Case, RunPlan
 from conformance.pool import Outcome, Task, run_tasks
 from conformance.tinylm import Tokens
@@ -97,12 +97,13 @@ class _Arm:
     """
 
     def __init__(self, plan: RunPlan, case: Case, arm: str, folder: Path) -> None:
-        assert case.workload is not None
+        asked = case.asked(arm)
+        assert asked.workload is not None
         self.case, self.arm, self.path = case, arm, evidence_path(folder, case, arm)
-        self.work = case.workload
-        self.seeds = arm_seeds(plan, case, arm)
-        self.requests = seeded_requests(case, arm, self.seeds)
-        self.kept = kept_evidence(case, self.seeds, self.path)
+        self.work = asked.workload
+        self.seeds = arm_seeds(plan, asked, arm)
+        self.requests = seeded_requests(asked, arm, self.seeds)
+        self.kept = kept_evidence(asked, self.seeds, self.path)
         self.answers: list[wire.Json] = []  # of the requests after those kept, without a gap
         self.ahead: dict[int, Outcome] = {}  # by first request: chunks whose turn has not come
         self.seconds = 0.0 if self.kept is None else self.kept.seconds
@@ -142,6 +143,7 @@ class _Arm:
             rounds=stack_rounds([a["rounds"] for a in self.answers]),
             seconds=self.seconds,
             planned=len(self.requests),
+            counts=stack_counts([a["counts"] for a in self.answers]),
         )
         return new if self.kept is None else continued(self.kept, new)
 
@@ -159,6 +161,7 @@ def gather(
     jobs: int = 1,
     timeout: float = 300.0,
     progress: Progress | None = None,
+    python: str | None = None,
 ) -> Iterator[Gathered]:
     """Sample cases; each is yielded as soon as it is complete or has failed.
 
@@ -176,11 +179,15 @@ def gather(
         Seconds an engine may take for one batch.
     progress : callable, optional
         Told of every batch answered.
+    python : str, optional
+        The Python to run engines with.
     """
     run = _Gathering(plan, cases, folder, progress or (lambda case, arm, requests: None))
     yield from run.already_complete()
-    for outcome in run_tasks(run.tasks(), jobs, timeout, run.wants):
-        yield from run.take(outcome)
+    for most in run.limits():
+        tasks = run.tasks(most)
+        for outcome in run_tasks(tasks, min(jobs, most or jobs), timeout, run.wants, python):
+            yield from run.take(outcome)
 
 
 class _Gathering:
@@ -194,7 +201,7 @@ class _Gathering:
         self.watches: dict[str, Watch] = {}
         self.ended: set[str] = set()
         for case in cases:
-            arms = self.open[case.id] = [_Arm(plan, case, arm, folder) for arm in case.arms]
+            arms = self.open[case.id] = [_Arm(plan, case, arm, folder) for arm in case.sampled_arms]
             self.watches[case.id] = Watch(plan, case)
             for arm in arms:
                 progress(case, arm.arm, arm.done)
@@ -212,10 +219,17 @@ class _Gathering:
             elif self.watches[case.id].settled():
                 yield self._stop(case)
 
-    def tasks(self) -> Iterator[Task]:
-        """Every chunk still to be answered; the arms of a case advance together."""
+    def limits(self) -> Sequence[int | None]:
+        """The limits that engines set to how many of them run side by side; one after the other."""
+        return tuple(dict.fromkeys(case.capabilities.processes for case in self.cases))
+
+    def tasks(self, processes: int | None) -> Iterator[Task]:
+        """Every chunk still to be answered by engines with that limit; the arms of a case advance
+        together.
+        """
+        limit = {case.id: case.capabilities.processes for case in self.cases}
         for name, arms in self.open.items():
-            if name not in self.ended:
+            if name not in self.ended and limit[name] == processes:
                 for tasks in itertools.zip_longest(*(arm.tasks() for arm in arms)):
                     yield from (task for task in tasks if task is not None)
 

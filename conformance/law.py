@@ -121,7 +121,11 @@ def warp(logits: ArrayLike, decoding: Decoding, dialect: Dialect | None = None) 
 
 
 def law_at(
-    logits: ArrayLike, decoding: Decoding, dialect: Dialect | None = None, noise: float = 0.0
+    logits: ArrayLike,
+    decoding: Decoding,
+    dialect: Dialect | None = None,
+    noise: float = 0.0,
+    edges_only: bool = False,
 ) -> Laws:
     """Laws at U prefixes together with the ambiguity band.
 
@@ -133,6 +137,9 @@ def law_at(
         As for `warp`.
     noise : float
         Largest absolute rounding error of a raw logit, in nats; measured on the probe.
+    edges_only : bool
+        Set aside only where the noise can move a token across an edge, not where it moves the law
+        itself: for low precision, where it always does.
 
     Returns
     -------
@@ -161,6 +168,8 @@ def law_at(
         possible &= np.where(ambiguous[..., None], possible, maybe)
         ambiguous |= ((maybe != kept) | (sure != kept)).any(axis=-1)
         z = np.where(kept, z, -np.inf)
+    if edges_only:
+        return Laws(probs, possible, ambiguous)
     # |dz| <= noise moves a set of mass m by at most 2 noise m (1 - m)
     heaviest = np.maximum(probs.max(axis=-1), 0.5)
     law_noise = 2 * noise * heaviest * (1 - heaviest)

@@ -122,17 +122,30 @@ class Oracle:
     draft : {'model', 'lookup', 'early-exit', 'other-vocabulary', 'none'}
         Which draft law the draft-aware tests look towards. Any choice that the prefix alone
         decides keeps them valid; the right one makes them sharp.
+    noise : float, optional
+        Rounding of a logit, in nats, of an engine in low precision; the probe's own by default.
     """
 
     def __init__(
-        self, probe: Probe, decoding: Decoding, dialect: Dialect, draft: Draft = "model"
+        self,
+        probe: Probe,
+        decoding: Decoding,
+        dialect: Dialect,
+        draft: Draft = "model",
+        noise: float | None = None,
     ) -> None:
         self.probe, self.decoding, self.dialect, self.draft_kind = probe, decoding, dialect, draft
+        self.noise = noise
+
+    def _laws(self, logits: Floats) -> Laws:
+        if self.noise is None:
+            return law_at(logits, self.decoding, self.dialect, self.probe.tolerance)
+        return law_at(logits, self.decoding, self.dialect, self.noise, edges_only=True)
 
     def target_laws(self, prompts: Tokens, tokens: Tokens) -> Laws:
         """Laws after each of B prefixes: a prompt and a string of m >= 0 tokens. [B, L], [B, m]"""
         logits = _after(self.probe.target, prompts, tokens)[:, -1]
-        return law_at(logits, self.decoding, self.dialect, self.probe.tolerance)
+        return self._laws(logits)
 
     def draft_laws(self, prompts: Tokens, tokens: Tokens, logits: Floats) -> Floats | None:
         """Draft laws at every position, [B, m + 1, V]; None where there is none to look towards."""
@@ -207,7 +220,7 @@ class Oracle:
             logits = _after(self.probe.target, given, tree.tokens[rows, :-1])
             draft = self.draft_laws(given, tree.tokens[rows, :-1], logits)
             mine = logits[at]
-            laws = law_at(mine, self.decoding, self.dialect, self.probe.tolerance)
+            laws = self._laws(mine)
             yield Chunk(int(low), laws, None if draft is None else draft[at], mine)
 
     def sample(self, prompts: Tokens, prompt: Tokens, emitted: Tokens) -> Sample:
@@ -302,6 +315,8 @@ def lookup_guess(sequences: Tokens, begin: int, ngram: int = LOOKUP_NGRAM) -> To
 
 def _after(model: TinyLlama, prompts: Tokens, tokens: Tokens, layers: int | None = None) -> Floats:
     """Logits after each prompt and after each further token, [B, L], [B, m] -> [B, m + 1, V]."""
+    if len(prompts) == 0:
+        return np.zeros((0, tokens.shape[1] + 1, model.shape.vocab_size))
     distinct, back = np.unique(prompts, axis=0, return_inverse=True)
     length = prompts.shape[1]
     small = model.new_cache(len(distinct), length + tokens.shape[1])

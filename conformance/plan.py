@@ -15,7 +15,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from conformance.contract import Capabilities, EngineCard
+from conformance.contract import Capabilities, EngineCard, Precision
 from conformance.decoding import Decoding
 from conformance.errors import PlanError
 from conformance.oracle import Oracle
@@ -41,6 +41,8 @@ EVERYWHERE = "all tokens"
 STRATA = ("first of a block", "later in a block", "bonus")
 ACCEPTED = "accepted"
 BY_ID = "PIT by id"
+ROUNDING = "rounding"
+ROUNDING_REQUESTS = 64
 BLOCKS = "a block and the next one of the request before"
 NEIGHBOURS = "neighbouring requests"
 CONSECUTIVE = "consecutive tokens"
@@ -91,9 +93,9 @@ class PlannedTest:
 
 
 @lru_cache(maxsize=32)
-def _probe(name: str) -> Probe:
+def _probe(name: str, precision: Precision) -> Probe:
     """One probe a process: the laws are those of the weights read before any engine saw them."""
-    return load_probe(name)
+    return replace(load_probe(name), precision=precision)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,10 @@ class Case:
     """Engine x probe x decoding, with its workload and the tests it will be judged by.
 
     `refusal` names what the engine does not claim; such a case is listed and not sampled.
-    `error` is set where the engine could not even be asked.
+    `error` is set where the engine could not even be asked. `noise` is the rounding of a logit in
+    nats where the engine computes in low precision and it was measured; None where it is that of
+    float32, which the probe knows. `rounding` is the workload it is measured on: greedy requests to
+    the engine without speculation, beside those of a sampled case.
     """
 
     engine: str
@@ -113,6 +118,8 @@ class Case:
     tests: tuple[PlannedTest, ...] = ()
     refusal: str | None = None
     error: str | None = None
+    noise: float | None = None
+    rounding: Workload | None = None
 
     @property
     def id(self) -> str:
@@ -127,17 +134,29 @@ class Case:
 
     @property
     def arms(self) -> tuple[str, ...]:
-        """The arms that will be sampled."""
+        """The arms that will be judged."""
         return ("speculative", "control") if self.capabilities.control else ("speculative",)
+
+    @property
+    def sampled_arms(self) -> tuple[str, ...]:
+        """The arms that will be sampled: those judged, and what rounding is measured on."""
+        return self.arms if self.rounding is None else (*self.arms, ROUNDING)
+
+    def asked(self, arm: str) -> Case:
+        """The case as one of its arms is asked it."""
+        if arm != ROUNDING:
+            return self
+        return replace(self, decoding=Decoding(greedy=True), workload=self.rounding)
 
     @cached_property
     def oracle(self) -> Oracle:
         """The laws of this case."""
         return Oracle(
-            _probe(self.probe),
+            _probe(self.probe, self.capabilities.precision),
             self.decoding,
             self.capabilities.dialect,
             self.capabilities.draft,
+            self.noise,
         )
 
 
@@ -265,14 +284,25 @@ def make_plan(
         else replace(c, workload=_workload(c, profile, level, seed, (requests or {}).get(c.id, 0)))
         for c in planned
     )
-    return RunPlan(sized, profile, alpha, seed, stage)
+    return RunPlan(tuple(_with_rounding(c, seed) for c in sized), profile, alpha, seed, stage)
+
+
+def _with_rounding(case: Case, seed: int) -> Case:
+    claims = case.capabilities
+    if case.workload is None or case.decoding.greedy or not claims.low_precision:
+        return case
+    if not (claims.control and claims.greedy):
+        return case  # judging says that nothing can be said
+    return replace(case, rounding=greedy_workload(case.oracle, ROUNDING_REQUESTS, seed))
 
 
 def _workload(case: Case, profile: Profile, level: float, seed: int, at_least: int = 0) -> Workload:
     if case.decoding.greedy:
         tokens = np.log(1 - profile.power) / np.log1p(-profile.greedy_rate)
-        # A law that is near-tied is set aside; a tenth of the tokens is more than ever was.
-        wanted = int(np.ceil(1.1 * tokens / GREEDY_TOKENS))
+        # A law that is near-tied is set aside; a tenth of the tokens is more than ever was in
+        # single precision, and a little over half of them in bfloat16.
+        spare = 2.5 if case.capabilities.low_precision else 1.1
+        wanted = int(np.ceil(spare * tokens / GREEDY_TOKENS))
         return greedy_workload(case.oracle, max(wanted, at_least), seed)
     prompts = sampled_prompts(case.oracle, seed)
     laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64)).probs

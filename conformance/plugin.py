@@ -64,6 +64,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="seconds an engine may take for one batch (default: 300)",
     )
     group.addoption(
+        "--conformance-python",
+        metavar="PATH",
+        help="the Python of the virtual environment that the engines are installed in",
+    )
+    group.addoption(
         "--conformance-out", metavar="DIR", help="write the report and the evidence here"
     )
 
@@ -100,6 +105,7 @@ def _store(config: pytest.Config) -> Store:
             alpha=config.getoption("conformance_alpha"),
             seed=config.getoption("conformance_seed"),
             timeout=config.getoption("conformance_timeout"),
+            python=config.getoption("conformance_python"),
         )
         config.stash[_STORE] = Store(settings, Path(os.environ[SESSION_VARIABLE]))
     return config.stash[_STORE]

@@ -14,17 +14,21 @@ import queue
 import selectors
 import signal
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from conformance import errors, wire
+from conformance import errors, launch, wire
 from conformance.contract import Capabilities, EngineCard, ModelPair, Request
-from conformance.errors import ConformanceError, EngineFailure, NotSupportedError
+from conformance.errors import (
+    ConformanceError,
+    EngineFailure,
+    EngineLoadError,
+    NotSupportedError,
+    UnknownEngineError,
+)
 
 Failure = TypeVar("Failure", bound=ConformanceError)
 LONGEST_LINE = 256 * 1024 * 1024
@@ -61,35 +65,59 @@ class Worker:
     ----------
     timeout : float
         Seconds to wait for an answer.
+    python : str, optional
+        The Python to run engines with, as for `conformance.launch.command`.
     """
 
-    def __init__(self, timeout: float) -> None:
-        self.timeout = timeout
+    def __init__(self, timeout: float, python: str | None = None) -> None:
+        self.timeout, self.python = timeout, python
         self._process: subprocess.Popen[bytes] | None = None
-        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the worker
+        self._said: _Tail | None = None
         self._engine: str | None = None
-        self._loaded: tuple[str, ModelPair | None] | None = None
+        self._loaded: ModelPair | None = None
         self._buffer = b""
+        self._asked = 0
 
-    def load(self, engine: str, pair: ModelPair | None) -> tuple[EngineCard, Capabilities]:
-        """Construct an engine and, given a pair, load it."""
-        encoded = None if pair is None else wire.encode_pair(pair)
+    def start(self, engine: str) -> tuple[EngineCard, Capabilities]:
+        """Construct an engine, and read who it is and what it claims.
+
+        Raises
+        ------
+        ConformanceError
+            `UnknownEngineError`, `EngineLoadError` or `EngineFailure`.
+        """
+        answer = self.begin(engine)
+        try:
+            return wire.read_description(answer)
+        except wire.UNREADABLE as exc:
+            raise self.refused(f"engine {engine} has an unreadable card: {exc}") from exc
+
+    def begin(self, engine: str) -> wire.Json:
+        """Start the process of an engine, or of a verifier; what it says of itself, unread."""
         if self._engine != engine:
             self.close()  # what the last engine did to its process is not this one's to suffer
         self._engine, self._loaded = engine, None
-        answer = self._ask({"op": "load", "engine": engine, "pair": encoded})
-        try:
-            described = wire.read_description(answer)
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            raise EngineFailure(f"engine {engine} has an unreadable card: {exc}") from exc
-        self._loaded = (engine, pair)
-        return described
+        answer = self._ask({"op": "start", "protocol": wire.PROTOCOL, "engine": engine})
+        if not _is(answer.get("protocol"), wire.PROTOCOL):
+            raise self.refused(
+                f"{engine} speaks version {answer.get('protocol')!r:.100} of the host protocol, "
+                f"not {wire.PROTOCOL}"
+            )
+        return answer
+
+    def load(self, engine: str, pair: ModelPair) -> None:
+        """See to it that an engine runs and has loaded a probe."""
+        if self._engine != engine:
+            self.start(engine)
+        if self._loaded != pair:
+            self._loaded = None
+            self._ask({"op": "load", "probe": wire.encode_pair(pair)})
+            self._loaded = pair
 
     def generate(self, task: Task) -> Outcome:
         """Do one task; never raises what the engine is to blame for."""
         try:
-            if self._loaded != (task.engine, task.pair):
-                self.load(task.engine, task.pair)
+            self.load(task.engine, task.pair)
             begin = time.perf_counter()
             answer = self._ask({"op": "generate", "requests": wire.encode_requests(task.requests)})
             seconds = time.perf_counter() - begin
@@ -102,11 +130,17 @@ class Worker:
     def close(self) -> None:
         """End the process and whatever it started, by force if need be."""
         process, self._process = self._process, None
-        self._engine = self._loaded = None
+        self._engine = None
+        self._loaded = None
         if process is None:
             return
         assert process.stdin is not None
         assert process.stdout is not None
+        with contextlib.suppress(OSError):
+            if process.poll() is None:
+                stop = {"op": "stop", "id": self._asked + 1}
+                os.set_blocking(process.stdin.fileno(), False)  # a full pipe must not hold us
+                os.write(process.stdin.fileno(), json.dumps(stop).encode() + b"\n")
         with contextlib.suppress(OSError):
             process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -130,41 +164,56 @@ class Worker:
     def _ask(self, message: wire.Json) -> wire.Json:
         process = self._start()
         deadline = time.monotonic() + self.timeout
+        self._asked += 1
+        numbered = message | {"id": self._asked}
         try:
-            self._write(process, json.dumps(message).encode() + b"\n", deadline)
-            answer = json.loads(self._line(process, deadline))
+            self._write(process, json.dumps(numbered).encode() + b"\n", deadline)
+            answer = json.loads(self._line(process, deadline).decode("utf-8"))
             if not isinstance(answer, dict):
                 raise ValueError("not an object")
+            if not _is(answer.get("id"), self._asked):
+                # an answer to another question must never be taken for this one's
+                raise ValueError(f"id {answer.get('id')!r:.100} where {self._asked} was asked")
         except TimeoutError:  # before OSError, whose subclass it is
+            ended = process.poll()
             self._kill(process)
             raise self._failure(
                 f"the engine did not answer within {self.timeout:g} seconds and was stopped"
+                if ended is None
+                else f"the engine process ended {_how(ended)}, and what it has started kept its "
+                f"output open for {self.timeout:g} seconds without an answer"
             ) from None
         except (OSError, EOFError) as exc:
             raise self._dead(process) from exc
         except (ValueError, RecursionError) as exc:
-            self._kill(process)
-            raise self._failure(f"the engine process answered garbage: {exc}") from exc
+            raise self.refused(f"the engine process answered garbage: {exc}") from exc
         if "error" in answer:
-            raise _named_error(answer)
+            raise _named_error(answer, self._engine or "")
         return answer
 
     def _start(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            self._stderr.seek(0)
-            self._stderr.truncate()
+            assert self._engine is not None
+            absent = launch.missing(self._engine, self.python)
+            if absent:
+                raise EngineLoadError(absent)
             self._buffer = b""
             # one thread each: the workers share the machine's cores between them
             threads = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS",)}
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "conformance.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                env=os.environ | threads,
-                bufsize=0,
-                start_new_session=True,  # a process group of its own, to be ended as one
-            )
+            line = launch.command(self._engine, self.python)
+            try:
+                self._process = subprocess.Popen(
+                    line,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    env=os.environ | threads,
+                    bufsize=0,
+                    start_new_session=True,  # a process group of its own, to be ended as one
+                )
+            except OSError as exc:
+                raise EngineLoadError(f"cannot start {line[0]}: {exc.strerror or exc}") from exc
+            self._said = _Tail(self._process)
         return self._process
 
     @staticmethod
@@ -207,25 +256,62 @@ class Worker:
         except subprocess.TimeoutExpired:  # alive, with its end of the pipe closed
             self._kill(process)
             return self._failure("the engine process closed its output instead of answering")
-        how = f"by signal {-code}" if code < 0 else f"with exit status {code}"
-        return self._failure(f"the engine process ended {how} instead of answering")
+        return self._failure(f"the engine process ended {_how(code)} instead of answering")
+
+    def refused(self, message: str) -> EngineFailure:
+        """The failure of an engine whose answer is none; ends its process."""
+        self.kill()
+        return self._failure(message)
 
     def _failure(self, message: str) -> EngineFailure:
         self._loaded = None
-        self._stderr.seek(0, os.SEEK_END)
-        self._stderr.seek(max(0, self._stderr.tell() - STDERR_TAIL))
-        tail = self._stderr.read().decode("utf-8", "replace")
-        return _with_detail(EngineFailure(message), tail)
+        error = EngineFailure(wire.plain_text(message, LONGEST_MESSAGE))
+        return _with_detail(error, self._said.text() if self._said else "")
 
 
-def _named_error(answer: wire.Json) -> ConformanceError:
+class _Tail:
+    """The last of what a process says on standard error, however much that is."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stderr is not None
+        self._pipe = process.stderr
+        self._bytes = b""
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def text(self) -> str:
+        """What was said last; waits a moment for what a process that has ended said at the end."""
+        self._reader.join(timeout=1.0)  # whoever it started may hold the pipe open for ever
+        return self._bytes.decode("utf-8", "replace")
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError), self._pipe:
+            while chunk := os.read(self._pipe.fileno(), 1 << 16):
+                self._bytes = (self._bytes + chunk)[-STDERR_TAIL:]
+
+
+def _is(said: object, number: int) -> bool:
+    """Whether it is this number, and not true or 1.0, which are equal to 1."""
+    return type(said) is int and said == number
+
+
+def _how(code: int) -> str:
+    return f"by signal {-code}" if code < 0 else f"with exit status {code}"
+
+
+def _named_error(answer: wire.Json, engine: str) -> ConformanceError:
     """The error a worker reports; a name that is none of ours is the engine's failure."""
-    kind = getattr(errors, str(answer["error"]), None)
+    name, message, trace = (
+        text if isinstance(text := answer.get(key), str) else ""
+        for key in ("error", "message", "traceback")
+    )
+    kind = getattr(errors, name, None)
     if not (isinstance(kind, type) and issubclass(kind, ConformanceError)):
         kind = EngineFailure
-    message = wire.plain_text(answer.get("message"), LONGEST_MESSAGE) or "no reason was given"
-    detail = wire.plain_text(answer.get("traceback"), 10 * LONGEST_MESSAGE)
-    return _with_detail(kind(message), detail)
+    if issubclass(kind, UnknownEngineError) and engine.startswith(launch.PROGRAM):
+        kind = EngineFailure  # the program is there; what it does not know is its own affair
+    message = wire.plain_text(message.strip(), LONGEST_MESSAGE) or "no reason was given"
+    return _with_detail(kind(message), wire.plain_text(trace, 10 * LONGEST_MESSAGE))
 
 
 def _with_detail(error: Failure, detail: str) -> Failure:
@@ -234,7 +320,11 @@ def _with_detail(error: Failure, detail: str) -> Failure:
 
 
 def run_tasks(
-    tasks: Iterable[Task], jobs: int, timeout: float, wanted: Callable[[Task], bool]
+    tasks: Iterable[Task],
+    jobs: int,
+    timeout: float,
+    wanted: Callable[[Task], bool],
+    python: str | None = None,
 ) -> Iterator[Outcome]:
     """Do tasks on `jobs` workers; outcomes come as they finish.
 
@@ -248,6 +338,8 @@ def run_tasks(
         Seconds to wait for one task.
     wanted : callable
         Asked just before a task is started; False drops it (its case has failed already).
+    python : str, optional
+        As for `Worker`.
     """
     waiting: queue.SimpleQueue[Task] = queue.SimpleQueue()
     count = 0
@@ -256,7 +348,7 @@ def run_tasks(
         count += 1
     done: queue.SimpleQueue[Outcome | BaseException | None] = queue.SimpleQueue()
     stop = threading.Event()
-    workers: Sequence[Worker] = [Worker(timeout) for _ in range(max(1, min(jobs, count)))]
+    workers: Sequence[Worker] = [Worker(timeout, python) for _ in range(max(1, min(jobs, count)))]
 
     def serve(worker: Worker) -> None:
         try:
@@ -288,18 +380,3 @@ def run_tasks(
             worker.kill()
         for thread in threads:
             thread.join(timeout=10)
-
-
-def describe(engine: str, timeout: float = 120.0) -> tuple[EngineCard, Capabilities]:
-    """Ask an engine, in a process of its own, who it is and what it can do.
-
-    Raises
-    ------
-    ConformanceError
-        `UnknownEngineError`, `EngineLoadError` or `EngineFailure`.
-    """
-    worker = Worker(timeout)
-    try:
-        return worker.load(engine, None)
-    finally:
-        worker.close()

@@ -1,7 +1,8 @@
 """Probes: tiny target and draft pairs whose laws we know exactly.
 
 A probe is made from its recipe on first use, in a cache folder, and checked to depend on its whole
-prefix. It carries what judging needs: both models in float64, and the rounding noise of float32.
+prefix, unless its recipe says that it does not. It carries what judging needs: both models in
+float64, and the rounding noise of float32.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 import platformdirs
 from filelock import FileLock
 
-from conformance.contract import ModelPair
+from conformance.contract import ModelPair, Precision
 from conformance.errors import ProbeError
 from conformance.recipes import RECIPES, Recipe, make, mean_entropy, mean_tv, random_tokens
 from conformance.tinylm import TinyLlama
@@ -34,10 +35,22 @@ DEPENDENCE_LAG = 16
 
 @dataclass(frozen=True)
 class Probe:
-    """A probe on disk, with its models in memory on demand."""
+    """A probe on disk, with its models in memory on demand.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        What it was made from.
+    folder : Path
+        Where it is.
+    precision : str
+        An engine that computes in bfloat16 or float16 rounds the weights when it loads them: its
+        law is that of the rounded weights, whatever its arithmetic adds.
+    """
 
     recipe: Recipe
     folder: Path
+    precision: Precision = "float32"
 
     @property
     def pair(self) -> ModelPair:
@@ -49,19 +62,19 @@ class Probe:
 
     @cached_property
     def target(self) -> TinyLlama:
-        """The target in float64."""
-        return TinyLlama.load(self.folder / "target")
+        """The target, computed in float64."""
+        return TinyLlama.load(self.folder / "target", precision=self.precision)
 
     @cached_property
     def draft(self) -> TinyLlama:
-        """The draft in float64."""
-        return TinyLlama.load(self.folder / "draft")
+        """The draft, computed in float64."""
+        return TinyLlama.load(self.folder / "draft", precision=self.precision)
 
     @cached_property
     def float_noise(self) -> float:
         """Largest difference between float32 and float64 logits over random sequences, in nats."""
         tokens = random_tokens(self.recipe, rows=64, length=48)
-        low = TinyLlama.load(self.folder / "target", dtype=np.float32).logits(tokens)
+        low = TinyLlama.load(self.folder / "target", np.float32, self.precision).logits(tokens)
         return float(np.abs(low.astype(np.float64) - self.target.logits(tokens)).max())
 
     @property
@@ -121,7 +134,9 @@ def load_probe(name: str | Recipe, cache: Path | None = None) -> Probe:
         recipe = RECIPES[name]
     else:
         raise ProbeError(f"unknown probe {name!r}; there are {', '.join(RECIPES)}")
-    key = json.dumps([RECIPE_VERSION, asdict(recipe)], sort_keys=True)
+    # a switch that is off is left out, so that a new one moves no probe to another folder
+    fields = {name: value for name, value in asdict(recipe).items() if value is not False}
+    key = json.dumps([RECIPE_VERSION, fields], sort_keys=True)
     root = cache or default_cache()
     folder = root / f"{recipe.name}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
     done = folder / "probe.json"
@@ -131,7 +146,8 @@ def load_probe(name: str | Recipe, cache: Path | None = None) -> Probe:
             if not done.exists():
                 make(recipe, folder)
                 dependence = Probe(recipe, folder).prefix_dependence()
-                if recipe.constant is None and dependence < MIN_PREFIX_TV:
+                # a law that depends on the last token at most is what these recipes are for
+                if recipe.sees_prefix and dependence < MIN_PREFIX_TV:
                     raise ProbeError(
                         f"probe {recipe.name} moves by TV {dependence:.3f} only when a token "
                         f"{DEPENDENCE_LAG} positions back is changed; {MIN_PREFIX_TV} is needed "

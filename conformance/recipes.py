@@ -43,6 +43,9 @@ class Recipe:
         ``'other'`` gives the draft a larger vocabulary of its own that shares only some tokens.
     constant : tuple of two tuples of float, or None
         ``(p, q)``: target and draft whose laws are these at every prefix, for a worked example.
+    last_token : bool
+        Blocks that add nothing to their input, so that the law depends on the last token alone: a
+        table of V rows, for engines that have no transformer. It cannot show a stale cache.
     """
 
     name: str
@@ -59,6 +62,12 @@ class Recipe:
     entropy: float = 2.0
     draft_vocab: Literal["same", "other"] = "same"
     constant: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    last_token: bool = False
+
+    @property
+    def sees_prefix(self) -> bool:
+        """Whether the law is meant to depend on every earlier token."""
+        return self.constant is None and not self.last_token
 
     def shape(self, vocab_size: int) -> Shape:
         """The forward pass's sizes for a model of this vocabulary."""
@@ -83,6 +92,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe(
             "worked-example", 0.3, vocab_size=2, entropy=0.611, constant=((0.3, 0.7), (0.6, 0.4))
         ),
+        Recipe("table", 0.25, last_token=True),
     )
 }
 # In a draft of another vocabulary: how many of the target's tokens it lacks, and has of its own.
@@ -104,6 +114,8 @@ def make(recipe: Recipe, folder: Path) -> None:
             _write_model(recipe, folder / model, _constant_weights(recipe, law, rng), names)
         return
     target = _random_weights(recipe, recipe.vocab_size, rng)
+    if recipe.last_token:
+        _silence_blocks(target)
     sample = random_tokens(recipe)
     head = target["lm_head.weight"].copy()
     shape = recipe.shape(recipe.vocab_size)
@@ -151,14 +163,19 @@ def _random_weights(
     return weights
 
 
+def _silence_blocks(weights: dict[str, NDArray[np.float32]]) -> None:
+    """Make attention and MLP add nothing: what comes out is the last token's embedding, normed."""
+    for name in weights:
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            weights[name] = np.zeros_like(weights[name])
+
+
 def _constant_weights(
     recipe: Recipe, law: tuple[float, ...], rng: np.random.Generator
 ) -> dict[str, NDArray[np.float32]]:
     """A Llama whose law is `law` at every prefix: blocks that add nothing, equal embeddings."""
     weights = _random_weights(recipe, recipe.vocab_size, rng)
-    for name in weights:
-        if name.endswith(("o_proj.weight", "down_proj.weight")):
-            weights[name] = np.zeros_like(weights[name])
+    _silence_blocks(weights)
     weights["model.embed_tokens.weight"] = np.ones_like(weights["model.embed_tokens.weight"])
     # the final norm turns the all-ones vector into itself, so each row sums to its logit
     logits = np.log(np.array(law))[:, None] / recipe.hidden

@@ -1,90 +1,28 @@
 """From the name a person types to an engine.
 
 ``reference``, ``exact:NAME``, ``faulty:NAME``, ``transformers[:METHOD]``; an entry point in the
-group ``conformance.engines``; ``package.module:Class``; ``path/to/file.py:Class``. Nothing of an
-engine is imported before it is asked for, and then only in a worker process.
+group ``conformance.engines``; ``package.module:Class``; ``path/to/file.py:Class``. Each may be
+followed by options: ``vllm:ngram,dtype=bfloat16``. Nothing of an engine is imported before it is
+asked for, and then only in the engine's own process, whose Python may have none of this suite's
+dependencies: this module needs the standard library alone.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
+import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import entry_points
 from pathlib import Path
 
+from conformance.builtin import BUILTINS, builtin_verifier
 from conformance.contract import Engine
 from conformance.errors import ConformanceError, EngineLoadError, UnknownEngineError
-from conformance.verifier.builtin import builtin_verifier
 
 ENTRY_POINTS = "conformance.engines"
-
-
-@dataclass(frozen=True, slots=True)
-class Builtin:
-    """An engine that comes with the suite.
-
-    Parameters
-    ----------
-    module, factory : str
-        Where its factory is; it is called with the method, the text after the colon.
-    methods : tuple of str
-        Methods that can be named; the empty string is the default one.
-    summary : str
-        For ``conformance engines``.
-    requires : str
-        The distribution that must be installed, empty if none.
-    """
-
-    module: str
-    factory: str
-    methods: tuple[str, ...]
-    summary: str
-    requires: str = ""
-
-    @property
-    def installed(self) -> str | None:
-        """Version of the required distribution; None if it is missing."""
-        if not self.requires:
-            return version("specdec-conformance")
-        try:
-            return version(self.requires)
-        except PackageNotFoundError:
-            return None
-
-
-BUILTINS: dict[str, Builtin] = {
-    "transformers": Builtin(
-        "conformance.adapters.transformers",
-        "create",
-        ("", "prompt-lookup", "early-exit", "universal"),
-        "Hugging Face transformers, assisted generation",
-        requires="transformers",
-    ),
-    "reference": Builtin(
-        "conformance.adapters.reference",
-        "reference",
-        ("",),
-        "this suite's own exact engine",
-    ),
-    "faulty": Builtin(
-        "conformance.adapters.reference",
-        "faulty",
-        ("accept-all", "lenient=0.9", "resample-from-p"),
-        "the reference made wrong on purpose; 'conformance faults' lists all",
-    ),
-    "exact": Builtin(
-        "conformance.adapters.exact_rules",
-        "exact",
-        (
-            *("sample-and-match", "without-q", "argmax-draft", "top-k-tree", "damaged-draft"),
-            *("block-verification", "variable-length"),
-        ),
-        "other exact rules, which must pass",
-    ),
-}
 
 
 def resolve(name: str) -> Engine:
@@ -110,21 +48,22 @@ def construct(name: str) -> object:
     EngineLoadError
         If it exists but cannot be imported or constructed.
     """
-    head, _, method = name.partition(":")
+    base, options = split_options(name)
+    head, _, method = base.partition(":")
     try:
-        verifier = builtin_verifier(name)
+        verifier = builtin_verifier(base)
         if verifier is not None:
+            _no_options(name, options)
             return verifier.make()
         if head in BUILTINS:
-            return _builtin(head, method)
+            return _builtin(head, method, options)
         for point in entry_points(group=ENTRY_POINTS):
-            if point.name in (name, head):
-                factory = point.load()
-                made: object = factory(method) if point.name != name and method else factory()
-                return made
-        module, colon, attribute = name.rpartition(":")
+            if point.name in (base, head):
+                given = (method,) if point.name != base and method else ()
+                return _call(name, point.load(), given, options)
+        module, colon, attribute = base.rpartition(":")
         if colon and attribute.isidentifier():
-            return _construct(_import(module), attribute)
+            return _construct(_import(module), attribute, options)
     except ConformanceError:
         raise
     except Exception as exc:  # an engine's own code runs here and may raise anything
@@ -137,15 +76,62 @@ def construct(name: str) -> object:
     )
 
 
-def _builtin(head: str, method: str) -> object:
+def split_options(name: str) -> tuple[str, dict[str, str]]:
+    """Take the options off a name.
+
+    Examples
+    --------
+    >>> split_options("vllm:ngram,device=cpu,dtype=bfloat16")
+    ('vllm:ngram', {'device': 'cpu', 'dtype': 'bfloat16'})
+    >>> split_options("faulty:lenient=0.9")
+    ('faulty:lenient=0.9', {})
+    """
+    base, *rest = name.split(",")
+    pairs = [re.fullmatch(r"([A-Za-z_]\w*)=(.*)", part) for part in rest]
+    if not all(pairs):  # a comma in the name of a file
+        return name, {}
+    return base, {pair[1]: pair[2] for pair in pairs if pair}
+
+
+def is_verifier(made: object) -> bool:
+    """Whether an object is a verifier rather than an engine."""
+    try:
+        return not hasattr(made, "generate") and hasattr(made, "verify")
+    except Exception:  # a property that raises is reported where its part is needed
+        return False
+
+
+def _builtin(head: str, method: str, options: dict[str, str]) -> object:
     factory: Callable[..., object] = getattr(
         importlib.import_module(BUILTINS[head].module), BUILTINS[head].factory
     )
     if BUILTINS[head].methods == ("",):
         if method:
             raise UnknownEngineError(f"engine {head} has no methods, got {method!r}")
-        return factory()
-    return factory(method)
+        return _call(head, factory, (), options)
+    return _call(head, factory, (method,), options)
+
+
+def _call(
+    name: str, factory: Callable[..., object], given: tuple[str, ...], options: dict[str, str]
+) -> object:
+    """Construct with options as keyword arguments; one that the factory does not take is refused
+    by name.
+    """
+    if options:
+        known = inspect.signature(factory).parameters.values()
+        takes = [p.name for p in known if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        takes = takes[len(given) :]
+        unknown = [key for key in options if key not in takes]
+        if unknown and not any(p.kind is p.VAR_KEYWORD for p in known):
+            has = f"it has {', '.join(takes)}" if takes else "it has none"
+            raise UnknownEngineError(f"engine {name} has no option {', '.join(unknown)}; {has}")
+    return factory(*given, **options)
+
+
+def _no_options(name: str, options: dict[str, str]) -> None:
+    if options:
+        raise UnknownEngineError(f"{name}: a verifier takes no options")
 
 
 def _import(module: str) -> object:
@@ -173,7 +159,7 @@ def _import(module: str) -> object:
     return loaded
 
 
-def _construct(module: object, attribute: str) -> object:
+def _construct(module: object, attribute: str, options: dict[str, str]) -> object:
     try:
         made = getattr(module, attribute)
     except AttributeError:
@@ -181,8 +167,11 @@ def _construct(module: object, attribute: str) -> object:
             f"{getattr(module, '__name__', module)} has no {attribute!r}"
         ) from None
     try:
-        return made() if callable(made) else made
-    except UnknownEngineError as exc:  # the name was right; what it builds on is missing
+        return _call(attribute, made, (), options) if callable(made) else made
+    except UnknownEngineError as exc:
+        if options and "has no option" in str(exc):
+            raise
+        # the name was right; what it builds on is missing
         raise EngineLoadError(f"{attribute} cannot be constructed: {exc}") from exc
 
 

@@ -45,6 +45,9 @@ class Settings:
         Worker processes.
     timeout : float
         Seconds an engine may take for one batch.
+    python : str or None
+        The Python to run engines with; by default that of an engine's own environment if it has
+        one, else the suite's.
     stage : int
         As in `RunPlan`.
     requests : mapping of str to int
@@ -59,6 +62,7 @@ class Settings:
     seed: int = 0
     jobs: int = 1
     timeout: float = 300.0
+    python: str | None = None
     stage: int = 1
     requests: Mapping[str, int] = field(default_factory=dict)
 
@@ -105,7 +109,7 @@ def prepare(settings: Settings) -> RunPlan:
     for name in dict.fromkeys(settings.engines):
         error = None
         try:
-            card, capabilities, *injects = describe(name, settings.timeout)
+            card, capabilities, *injects = describe(name, settings.timeout, settings.python)
         except UnknownEngineError:
             raise
         except ConformanceError as exc:
@@ -143,6 +147,7 @@ def judge_cases(
     jobs: int = 1,
     timeout: float = 300.0,
     progress: Progress | None = None,
+    python: str | None = None,
 ) -> Iterator[CaseResult]:
     """Sample and judge cases of a plan; results come as cases finish."""
     cases = plan.cases if cases is None else cases
@@ -151,9 +156,9 @@ def judge_cases(
     for case in cases:
         if case.workload is None:
             yield unsampled(case)
-    for gathered in gather(plan, sampled, folder, jobs, timeout, progress):
+    for gathered in gather(plan, sampled, folder, jobs, timeout, progress, python):
         yield decide(plan, gathered)
-    yield from judge_verifiers(plan, verifiers, folder, jobs, timeout, progress)
+    yield from judge_verifiers(plan, verifiers, folder, jobs, timeout, progress, python)
 
 
 def collect(plan: RunPlan, results: Sequence[CaseResult]) -> tuple[CaseResult, ...]:
@@ -194,7 +199,7 @@ def run_planned(
     results = []
     cases = [c for c in plan.cases if c.id not in settled]
     for result in judge_cases(
-        plan, folder, cases, jobs=settings.jobs, timeout=settings.timeout, progress=progress
+        plan, folder, cases, settings.jobs, settings.timeout, progress, settings.python
     ):
         results.append(result)
         if judged:

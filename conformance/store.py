@@ -73,7 +73,11 @@ class Store:
                 # if judging does not end, the case must not be forgotten with it
                 self._asked(case).touch()
                 (result,) = judge_cases(
-                    self.plan, self.folder, [case], timeout=self.settings.timeout
+                    self.plan,
+                    self.folder,
+                    [case],
+                    timeout=self.settings.timeout,
+                    python=self.settings.python,
                 )
                 half = path.with_suffix(".half")
                 half.write_text(case_model(result).model_dump_json(), encoding="utf-8")

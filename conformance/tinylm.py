@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from conformance.contract import Precision
 from conformance.errors import ProbeError
 from conformance.law import Floats
 
@@ -56,6 +57,24 @@ class Cache:
         return Cache(self.keys[:, rows], self.values[:, rows])
 
 
+def round_to(w: NDArray[np.float32], precision: Precision) -> NDArray[np.float32]:
+    """Round to the nearest value of a precision, ties to even; others than bfloat16 and float16
+    leave float32 weights as they are.
+
+    Examples
+    --------
+    >>> round_to(np.array([1.00390625, 1.01171875], np.float32), "bfloat16").tolist()
+    [1.0, 1.015625]
+    """
+    if precision == "float16":
+        return w.astype(np.float16).astype(np.float32)
+    if precision != "bfloat16":
+        return w
+    bits = np.ascontiguousarray(w, dtype=np.float32).view(np.uint32)
+    half = ((bits >> 16) & 1) + np.uint32(0x7FFF)  # adding it carries into the 16 bits kept
+    return ((bits + half) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
 class TinyLlama:
     """A Llama small enough that its law is exact and cheap.
 
@@ -84,8 +103,13 @@ class TinyLlama:
         self._sin = np.concatenate([np.sin(angle)] * 2, axis=-1).astype(dtype)
 
     @classmethod
-    def load(cls, folder: Path, dtype: type[np.floating] = np.float64) -> TinyLlama:
-        """Read ``config.json`` and ``model.safetensors``.
+    def load(
+        cls,
+        folder: Path,
+        dtype: type[np.floating] = np.float64,
+        precision: Precision = "float32",
+    ) -> TinyLlama:
+        """Read ``config.json`` and ``model.safetensors``, the weights rounded to a precision.
 
         Raises
         ------
@@ -106,7 +130,8 @@ class TinyLlama:
                 rope_theta=config["rope_theta"],
                 norm_eps=config["rms_norm_eps"],
             )
-            return cls(shape, weights, dtype)
+            rounded = {name: round_to(w, precision) for name, w in weights.items()}
+            return cls(shape, rounded, dtype)
         except (OSError, ValueError, KeyError, SafetensorError) as exc:
             raise ProbeError(
                 f"cannot read the model in {folder}: {exc}; delete the folder and it is made anew"

@@ -1,15 +1,16 @@
-"""What parent and worker process say to each other: one JSON object a line.
+"""The host protocol's messages: what the suite and an engine's process say to each other.
 
-Plain data only. What an engine answers is turned into integers here, in the worker, or refused;
-the parent never unpickles anything.
+One JSON object a line, plain data only (docs/host-protocol.md, ``conformance schema --protocol``).
+What an engine answers is turned into integers here, in its own process, and checked again in ours.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import operator
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,6 +20,7 @@ from conformance.contract import (
     Draft,
     EngineCard,
     ModelPair,
+    Precision,
     Request,
     Verification,
 )
@@ -26,9 +28,20 @@ from conformance.decoding import Decoding, Dialect
 from conformance.errors import BadAnswerError, EngineLoadError
 
 Json = dict[str, Any]
+PROTOCOL = 1
+SCHEMA_PATH = Path(__file__).with_name("protocol.schema.json")
 LONGEST_FIELD = 500  # of a card
 MOST_DRAFTED = 1_000_000  # in one block
+MOST_COUNTED = 10**12  # in one batch
+# What `read_description` may raise; the last at what is nested without end.
+UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 SWITCHES = ("control", "sampling", "greedy", "top_k", "top_p", "min_p")
+
+
+def json_schema() -> Json:
+    """JSON Schema of every message, in both directions."""
+    schema: Json = json.loads(SCHEMA_PATH.read_text(encoding="utf-8"))
+    return schema
 
 
 def describe(card: EngineCard, capabilities: Capabilities) -> Json:
@@ -47,7 +60,11 @@ def describe(card: EngineCard, capabilities: Capabilities) -> Json:
             raise EngineLoadError(
                 f"the engine's {name} is {type(value).__name__}, not {kind.__name__}"
             )
-    return {"card": asdict(card), "capabilities": asdict(capabilities)}
+    return {
+        "protocol": PROTOCOL,
+        "card": asdict(card),
+        "capabilities": asdict(capabilities),
+    }
 
 
 def read_description(data: Json) -> tuple[EngineCard, Capabilities]:
@@ -55,30 +72,49 @@ def read_description(data: Json) -> tuple[EngineCard, Capabilities]:
 
     Raises
     ------
-    KeyError, TypeError, ValueError
+    One of UNREADABLE
         If it is not what `describe` makes of a card and capabilities of the declared types.
     """
-    raw = dict(data["capabilities"])
-    dialect = raw.pop("dialect")
-    dialect["order"] = tuple(dialect["order"])
-    for name, value in data["card"].items():
+    raw = _known(data, "capabilities", Capabilities)
+    dialect = _known(raw, "dialect", Dialect) if "dialect" in raw else {}
+    if "order" in dialect:
+        dialect["order"] = tuple(dialect["order"])
+    card = _known(data, "card", EngineCard)
+    for name, value in card.items():
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a string, not {value!r:.100}")
-    card = {name: plain_text(value, LONGEST_FIELD) for name, value in data["card"].items()}
-    capabilities = Capabilities(**raw, dialect=Dialect(**dialect))
+    card = {name: plain_text(value, LONGEST_FIELD) for name, value in card.items()}
+    capabilities = Capabilities(**(raw | {"dialect": Dialect(**dialect)}))
     for name in SWITCHES:
         if not isinstance(getattr(capabilities, name), bool):
             raise TypeError(f"{name} must be True or False, not {raw.get(name)!r:.100}")
     if type(capabilities.max_batch) is not int:
         raise TypeError(f"max_batch must be a whole number, not {capabilities.max_batch!r:.100}")
+    most = capabilities.processes
+    if most is not None and (type(most) is not int or most < 1):
+        raise TypeError(f"processes must be a whole number >= 1, not {most!r:.100}")
     if capabilities.draft not in get_args(Draft):
         raise ValueError(f"draft must be one of {get_args(Draft)}, not {capabilities.draft!r:.100}")
+    if capabilities.precision not in get_args(Precision):
+        raise ValueError(
+            f"precision must be one of {get_args(Precision)}, not {capabilities.precision!r:.100}"
+        )
     if capabilities.verification not in get_args(Verification):
         raise ValueError(
             f"verification must be one of {get_args(Verification)}, not "
             f"{capabilities.verification!r:.100}"
         )
     return EngineCard(**card), capabilities
+
+
+def _known(data: Json, key: str, kind: Any) -> Json:
+    """What is said under `key`; a field that `kind` has not is no claim that we understand."""
+    if not isinstance(data[key], dict):
+        raise TypeError(f"{key} must be an object, not {data[key]!r:.100}")
+    said = dict(data[key])
+    for name in said.keys() - {f.name for f in fields(kind)}:
+        raise TypeError(f"{key} has no field {name!r:.100}")
+    return said
 
 
 def plain_text(value: object, longest: int) -> str:
@@ -102,17 +138,27 @@ def decode_pair(data: Json) -> ModelPair:
     return ModelPair(**(data | {"target": Path(data["target"]), "draft": draft}))
 
 
-def encode_requests(requests: Sequence[Request]) -> list[list[Any]]:
+def encode_requests(requests: Sequence[Request]) -> list[Json]:
     """Requests as plain data."""
+    plain = {d: asdict(d) for d in {r.decoding for r in requests}}
     return [
-        [list(r.prompt), r.max_new_tokens, str(r.decoding), r.seed, r.speculate] for r in requests
+        {
+            "prompt": r.prompt,
+            "max_new_tokens": r.max_new_tokens,
+            "decoding": plain[r.decoding],
+            "seed": r.seed,
+            "speculate": r.speculate,
+        }
+        for r in requests
     ]
 
 
-def decode_requests(data: list[list[Any]]) -> list[Request]:
+def decode_requests(data: Sequence[Json]) -> list[Request]:
     """The inverse of `encode_requests`."""
-    parsed = {text: Decoding.parse(text) for text in {row[2] for row in data}}
-    return [Request(tuple(p), m, parsed[d], seed, spec) for p, m, d, seed, spec in data]
+    return [
+        Request(**(row | {"prompt": tuple(row["prompt"]), "decoding": Decoding(**row["decoding"])}))
+        for row in data
+    ]
 
 
 def encode_completions(answers: object, requests: Sequence[Request]) -> list[Json]:
@@ -144,9 +190,14 @@ def read_completions(answer: Json, requests: Sequence[Request]) -> tuple[Json, .
         If they are not what `encode_completions` makes.
     """
     try:
-        answers = [Completion(c["tokens"], rounds=c["rounds"]) for c in answer["completions"]]
-    except (KeyError, TypeError) as exc:
-        raise BadAnswerError(f"the engine process answered something unreadable: {exc}") from exc
+        answers = [
+            Completion(c["tokens"], rounds=c.get("rounds"), counts=c.get("counts"))
+            for c in answer["completions"]
+        ]
+    except (AttributeError, KeyError, TypeError) as exc:
+        raise BadAnswerError(
+            f"the engine process answered something unreadable: {type(exc).__name__}: {exc}"
+        ) from exc
     return tuple(encode_completions(answers, requests))
 
 
@@ -164,33 +215,56 @@ def _completion(answer: object, request: Request, i: int) -> Json:
         )
     rounds = None
     if answer.rounds is not None and not request.speculate:
-        if any(any(pair[:1]) for pair in _pairs(answer.rounds, i, wanted)):
+        if any(drafted for drafted, _ in _pairs(answer.rounds, i, wanted)):
             raise BadAnswerError(
                 f"answer {i} of the control arm reports drafted tokens: the engine speculated "
                 "although Request.speculate is False"
             )
     elif answer.rounds is not None:
         rounds = _rounds(answer.rounds, i, wanted)
-    return {"tokens": tokens, "rounds": rounds}
+    return {"tokens": tokens, "rounds": rounds, "counts": _counts(answer, request, i)}
+
+
+def _counts(answer: Completion, request: Request, i: int) -> list[int] | None:
+    """Drafted and accepted tokens, where the engine tells no more than that."""
+    if answer.counts is None:
+        return None
+    counts = _integers(answer.counts, f"counts of answer {i}", 3)
+    if len(counts) != 2 or not 0 <= counts[1] <= counts[0] <= MOST_COUNTED:
+        raise BadAnswerError(
+            f"answer {i} has counts {_short(counts)}; (drafted, accepted) with accepted <= drafted "
+            f"<= {MOST_COUNTED:,} is wanted"
+        )
+    if not request.speculate:
+        if counts[0]:
+            raise BadAnswerError(
+                f"answer {i} of the control arm counts drafted tokens: the engine speculated "
+                "although Request.speculate is False"
+            )
+        return None
+    return counts
 
 
 def _pairs(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list[int]]:
     try:
-        pairs = list(itertools.islice(answered, wanted + 1))
+        if isinstance(answered, str | dict):
+            raise TypeError(f"they are {type(answered).__name__}")
+        listed = list(itertools.islice(answered, wanted + 1))
     except TypeError as exc:
         raise BadAnswerError(f"rounds of answer {i} must be pairs: {exc}") from exc
-    return [_integers(pair, f"rounds of answer {i}", 3) for pair in pairs]
-
-
-def _rounds(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list[int]]:
-    """What the engine says of its blocks, which has to account for its tokens."""
-    rounds = _pairs(answered, i, wanted)
-    for pair in rounds:
+    pairs = [_integers(pair, f"rounds of answer {i}", 3) for pair in listed]
+    for pair in pairs:
         if len(pair) != 2 or not 0 <= pair[1] <= pair[0] <= MOST_DRAFTED:
             raise BadAnswerError(
                 f"answer {i} has a round {_short(pair)}; (drafted, accepted) with accepted <= "
                 f"drafted <= {MOST_DRAFTED:,} is wanted"
             )
+    return pairs
+
+
+def _rounds(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list[int]]:
+    """What the engine says of its blocks, which has to account for its tokens."""
+    rounds = _pairs(answered, i, wanted)
     emitted = sum(accepted + 1 for _, accepted in rounds)
     # every block emits its accepted tokens and one more; only the last may be cut, or stop
     # at its last accepted token
@@ -205,7 +279,10 @@ def _rounds(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list
 def _integers(values: object, what: str, at_most: int) -> list[int]:
     """Whole numbers, and no more than are needed to see that there are too many."""
     try:
-        return [operator.index(v) for v in itertools.islice(values, at_most)]  # type: ignore[call-overload]
+        listed: list[object] = list(itertools.islice(values, at_most))  # type: ignore[call-overload]
+        if any(isinstance(v, bool) for v in listed):
+            raise TypeError("'bool' object is none")
+        return [operator.index(v) for v in listed]  # type: ignore[arg-type]
     except TypeError as exc:
         raise BadAnswerError(f"{what} must be whole numbers: {exc}") from exc
 

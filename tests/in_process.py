@@ -14,7 +14,7 @@ from scipy import stats
 from conformance import wire
 from conformance.adapters.reference import ReferenceEngine
 from conformance.decoding import Decoding
-from conformance.evidence import Evidence, stack_rounds
+from conformance.evidence import Evidence, stack_counts, stack_rounds
 from conformance.gather import arm_requests, arm_seeds
 from conformance.plan import Case, RunPlan
 from conformance.tinylm import Tokens
@@ -57,6 +57,7 @@ def gather_runs(
                 rounds=stack_rounds([a.rounds for a in mine]),
                 seconds=0.0,
                 planned=len(rs),
+                counts=stack_counts([a.counts for a in mine]),
             )
         )
     return out

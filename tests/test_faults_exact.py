@@ -24,6 +24,7 @@ from conformance.adapters.exact_rules import (
     exact,
 )
 from conformance.adapters.reference import ReferenceEngine
+from conformance.builtin import BUILTINS
 from conformance.contract import Request
 from conformance.decoding import Decoding
 from conformance.errors import UnknownEngineError
@@ -33,7 +34,7 @@ from conformance.law import Floats
 from conformance.plan import PROFILES, Case, make_plan
 from conformance.probes import load_probe
 from conformance.reference import Model, Prefix
-from conformance.resolve import BUILTINS, resolve
+from conformance.resolve import resolve
 
 GRID = 12  # thresholds are ratios of quarters: their denominators divide 12
 PARTS = 4

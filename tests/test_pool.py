@@ -25,10 +25,11 @@ from conformance.errors import (
 from conformance.evidence import Evidence, first_requests, load_evidence
 from conformance.gather import arm_seeds, evidence_path, gather
 from conformance.plan import RunPlan
-from conformance.pool import Outcome, Task, Worker, describe, run_tasks
+from conformance.pool import Outcome, Task, Worker, run_tasks
 from conformance.probes import load_probe
 from conformance.runner import Settings, judge_cases, prepare
 from conformance.verdict import Verdict
+from conformance.verifier.gather import describe
 
 ENGINES = """
     import os, sys, time
@@ -164,7 +165,7 @@ def test_engines_do_not_share_a_process(engines: Path, worker: Worker) -> None:
     """One that ruins the reference for its whole process, and fails to close, ruins only itself."""
     assert worker.generate(ask(f"{engines}:Vandal", 1)).error is not None
     assert worker.generate(ask("reference", 1)).error is None
-    worker.load(f"{engines}:Vandal", None)
+    worker.start(f"{engines}:Vandal")
     assert worker.generate(ask("reference", 1)).error is None
 
 
@@ -267,6 +268,7 @@ def test_a_card_of_another_type(engines: Path) -> None:
         ("greedy=1", "greedy must be True or False, not 1"),
         ("draft='magic'", "draft must be one of .*, not 'magic'"),
         ("dialect=None", "unreadable card"),
+        ("processes=0", "processes must be a whole number >= 1, not 0"),
     ],
 )
 def test_a_crooked_description(

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from conformance.adapters.reference import ReferenceEngine
+from conformance.builtin import BUILTINS
 from conformance.errors import EngineLoadError, UnknownEngineError
-from conformance.resolve import BUILTINS, ENTRY_POINTS, resolve
+from conformance.resolve import ENTRY_POINTS, resolve
 
 ENGINE = """
     from conformance.adapters.reference import ReferenceEngine
@@ -211,5 +212,5 @@ def test_a_requirement_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr("conformance.resolve.version", version)
+    monkeypatch.setattr("conformance.builtin.version", version)
     assert BUILTINS["transformers"].installed is None

@@ -6,15 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import wire
+from conformance import evidence, wire
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
 from conformance.decoding import WARPS, Decoding, Dialect
 from conformance.errors import BadAnswerError
 
+REQUEST = Request((1,), 2, Decoding(), 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 DECODINGS = st.sampled_from(
     [
@@ -107,7 +109,7 @@ def test_completions_round_trip(
     request = Request((1,), wanted, Decoding(), 1)
     sent = wire.encode_completions([Completion(tokens, rounds=rounds)], [request])
     (read,) = wire.read_completions(piped({"completions": sent}), [request])
-    assert read == {"tokens": tokens, "rounds": [list(r) for r in rounds]}
+    assert read == {"tokens": tokens, "rounds": [list(r) for r in rounds], "counts": None}
 
 
 @given(blocks(), st.integers(1, 5))
@@ -126,7 +128,7 @@ def test_the_control_arm_has_no_rounds() -> None:
     request = Request((1,), 1, Decoding(), 1, speculate=False)
     for rounds in ((), [(0, 0)], None):
         (sent,) = wire.encode_completions([Completion([3], rounds=rounds)], [request])
-        assert sent == {"tokens": [3], "rounds": None}
+        assert sent == {"tokens": [3], "rounds": None, "counts": None}
     for bad, sentence in (([(4, 0)], "engine speculated although"), (5, "must be pairs")):
         with pytest.raises(BadAnswerError, match=sentence):
             wire.encode_completions([Completion([3], rounds=bad)], [request])  # type: ignore[arg-type]
@@ -171,4 +173,41 @@ def test_a_control_arm_that_speculates_is_no_control_arm() -> None:
     with pytest.raises(BadAnswerError, match="although Request"):
         wire.encode_completions([Completion((3, 4), rounds=((4, 1),))], [request])
     plain = wire.encode_completions([Completion((3, 4), rounds=((0, 0), (0, 0)))], [request])
-    assert plain == [{"tokens": [3, 4], "rounds": None}]
+    assert plain == [{"tokens": [3, 4], "rounds": None, "counts": None}]
+    with pytest.raises(BadAnswerError, match="although Request"):
+        wire.encode_completions([Completion((3, 4), counts=(4, 1))], [request])
+
+
+@pytest.mark.parametrize(
+    ("counts", "sentence"),
+    [
+        ((3, 4), "accepted <= drafted"),
+        ((-1, -1), "accepted <= drafted"),
+        ((3,), "accepted <= drafted"),
+        ((3, 2, 1), "accepted <= drafted"),
+        ((10**13, 1), "accepted <= drafted"),
+        ((3.0, 1), "must be whole numbers"),
+        (7, "must be whole numbers"),
+    ],
+)
+def test_counts_that_are_none(counts: Any, sentence: str) -> None:
+    with pytest.raises(BadAnswerError, match=sentence):
+        wire.encode_completions([Completion([1, 2], counts=counts)], [REQUEST])
+
+
+def test_counts_are_seen_speculation_without_rounds() -> None:
+    sent = wire.encode_completions(
+        [Completion([1, 2], counts=(400, 240)), Completion([1, 2])], [REQUEST, REQUEST]
+    )
+    kept = evidence.stack_counts([c["counts"] for c in sent])
+    assert kept is not None
+    tokens = np.array([c["tokens"] for c in sent])
+    none = np.zeros(2, np.int64)
+    made = evidence.Evidence(tokens, none, none, None, 1.0, 2, kept)
+    seen = evidence.speculation_seen(made)
+    # each rejection loses two proposals at most, since no request has more tokens
+    assert (seen.reported, seen.drafted, seen.accepted, seen.rejected) == (True, 400, 240, 80)
+    longer = evidence.continued(made, made)
+    assert evidence.speculation_seen(longer).drafted == 800
+    assert evidence.speculation_seen(evidence.first_requests(longer, 2)).drafted == 400
+    assert evidence.stack_counts([None, None]) is None

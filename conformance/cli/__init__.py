@@ -12,7 +12,9 @@ from conformance.cli.explain import explain_command
 from conformance.cli.faults import faults_command
 from conformance.cli.listing import engines_command, schema_command
 from conformance.cli.plan import plan_command
+from conformance.cli.publish import publish_command
 from conformance.cli.run import run_command
+from conformance.cli.setup import setup_command
 from conformance.errors import ConformanceError
 from conformance.text import excerpt
 
@@ -48,6 +50,8 @@ for _command in (
     run_command,
     plan_command,
     engines_command,
+    setup_command,
+    publish_command,
     faults_command,
     explain_command,
     schema_command,

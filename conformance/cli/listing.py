@@ -18,8 +18,9 @@ def engines_command() -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    from conformance.resolve import BUILTINS, ENTRY_POINTS  # noqa: PLC0415
-    from conformance.verifier.builtin import VERIFIERS  # noqa: PLC0415
+    from conformance import launch  # noqa: PLC0415
+    from conformance.builtin import BUILTINS, VERIFIERS  # noqa: PLC0415
+    from conformance.resolve import ENTRY_POINTS  # noqa: PLC0415
 
     table = Table()
     for heading in ("engine", "what it is", "version", "speculates with", "decodings"):
@@ -27,8 +28,11 @@ def engines_command() -> None:
     for name, builtin in BUILTINS.items():
         for method in builtin.methods:
             full = f"{name}:{method}" if method else name
-            version, draft, claims = _ask(full) if builtin.installed else (None, "", "")
-            missing = f"not installed (pip install 'specdec-conformance[{name}]')"
+            here = builtin.installed or launch.environment(name)
+            version, draft, claims = _ask(full) if here else (None, "", "")
+            missing = launch.missing(name) or "not installed"
+            if not builtin.own_environment:
+                missing = f"not installed (pip install 'specdec-conformance[{name}]')"
             table.add_row(*map(Text, (full, builtin.summary, version or missing, draft, claims)))
     for name, verifier in VERIFIERS.items():
         version, method, claims = _ask(name) if verifier.installed else (None, "", "")
@@ -61,8 +65,14 @@ def _ask(name: str) -> tuple[str, str, str]:
 
 
 @click.command("schema")
-def schema_command() -> None:
+@click.option("--protocol", is_flag=True, help="That of the host protocol's messages instead.")
+def schema_command(protocol: bool) -> None:
     """Print the JSON Schema of report.json."""
+    if protocol:
+        from conformance.wire import json_schema as protocol_schema  # noqa: PLC0415
+
+        click.echo(json.dumps(protocol_schema(), indent=2, ensure_ascii=False))
+        return
     from conformance.reports.model import json_schema  # noqa: PLC0415
 
     click.echo(json.dumps(json_schema(), indent=2))

@@ -58,6 +58,12 @@ def run_options(command: Command) -> Command:
             show_default=True,
             help="Seconds an engine may take for one batch.",
         ),
+        click.option(
+            "--python",
+            metavar="PATH",
+            help="The Python of the virtual environment that the engines are installed in. "
+            "Default: the environment that 'conformance setup' made, else this one.",
+        ),
     ]
     for decorate in reversed(decorators):
         command = decorate(command)

@@ -11,6 +11,7 @@ from conformance.text import one_line
 
 if TYPE_CHECKING:
     from conformance.plan import Case, RunPlan
+    from conformance.runner import Settings
 
 
 @click.command("plan")
@@ -37,7 +38,7 @@ def plan_command(no_timing: bool, **options: Any) -> None:
             table.add_row(Text(one_line(case.id)), "none", "", Text(one_line(why)))
             continue
         lines = "\n".join(_forecast(case, plan))
-        seconds = None if no_timing else _seconds(case, plan, settings.timeout)
+        seconds = None if no_timing else _seconds(case, plan, settings)
         total += seconds or 0.0
         time = "" if seconds is None else _duration(seconds / settings.jobs)
         table.add_row(
@@ -80,17 +81,17 @@ def _forecast(case: Case, plan: RunPlan) -> list[str]:
     return [text.format(value) for value, text in parts if value is not None]
 
 
-def _seconds(case: Case, plan: RunPlan, timeout: float) -> float | None:
+def _seconds(case: Case, plan: RunPlan, settings: Settings) -> float | None:
     """Time a few requests of both arms, and scale; None if the engine will not answer."""
     from conformance.verifier.gather import seconds_needed  # noqa: PLC0415
     from conformance.verifier.plan import VerifierCase  # noqa: PLC0415
 
     if isinstance(case, VerifierCase):
-        return seconds_needed(case, plan.seed, timeout)
+        return seconds_needed(case, plan.seed, settings.timeout, settings.python)
     from conformance.gather import arm_requests  # noqa: PLC0415
     from conformance.pool import Task, Worker  # noqa: PLC0415
 
-    worker = Worker(timeout)
+    worker = Worker(settings.timeout, settings.python)
     total = 0.0
     try:
         for arm in case.arms:

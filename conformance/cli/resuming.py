@@ -25,7 +25,17 @@ FILE = "run.json"
 REPORT, PREVIOUS = "report.json", "report.previous.json"
 MOST_STAGES = 50
 # fields of `Settings` that ``run.json`` has under the same name and in the same form
-AS_THEY_ARE = ("profile", "probe", "alpha", "seed", "jobs", "timeout", "stage", "requests")
+AS_THEY_ARE = (
+    "profile",
+    "probe",
+    "alpha",
+    "seed",
+    "jobs",
+    "timeout",
+    "python",
+    "stage",
+    "requests",
+)
 
 
 class _Run(BaseModel):
@@ -39,6 +49,7 @@ class _Run(BaseModel):
     seed: int
     jobs: int
     timeout: float
+    python: str | None
     stage: int
     requests: dict[str, int]
     versions: dict[str, str]

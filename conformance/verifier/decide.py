@@ -35,6 +35,7 @@ def judge_verifiers(
     jobs: int = 1,
     timeout: float = 300.0,
     progress: Progress | None = None,
+    python: str | None = None,
 ) -> Iterator[CaseResult]:
     """Sample and judge verifiers; the counterpart of `gather` and `decide` for engines."""
     for case in cases:
@@ -44,7 +45,7 @@ def judge_verifiers(
             if progress:
                 progress(asked, ARM, rows)
 
-        gathered = gather_case(case, plan.seed, jobs, timeout, told)
+        gathered = gather_case(case, plan.seed, jobs, timeout, told, python)
         gathered.evidence.save(evidence_path(folder, case, ARM))
         yield decide(plan, gathered)
 

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from conformance import wire as engine_wire
+from conformance.builtin import builtin_verifier
 from conformance.contract import Capabilities, EngineCard
 from conformance.errors import ConformanceError, EngineFailure, NotSupportedError
 from conformance.pool import Worker
 from conformance.reference import Ints
 from conformance.verifier import draws, edges, wire
-from conformance.verifier.builtin import builtin_verifier
 from conformance.verifier.contract import VerifierCapabilities
 from conformance.verifier.evidence import VerifierEvidence
 from conformance.verifier.plan import VerifierCase
@@ -50,29 +50,28 @@ class VerifierWorker(Worker):
         EngineFailure
             If what it says of itself cannot be read.
         """
-        self._engine, self._loaded = name, None
-        answer = self._ask({"op": "load", "engine": name, "pair": None})
+        answer = self.begin(name)
         try:
             if "verifier" in answer:
                 return wire.read_description(answer)
             return engine_wire.read_description(answer)
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            raise EngineFailure(f"engine {name} has an unreadable card: {exc}") from exc
+        except engine_wire.UNREADABLE as exc:
+            raise self.refused(f"engine {name} has an unreadable card: {exc}") from exc
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:
         """One message, one answer."""
         return self._ask(message)
 
 
-def describe(name: str, timeout: float = 120.0) -> Description:
+def describe(name: str, timeout: float = 120.0, python: str | None = None) -> Description:
     """Ask an engine or a verifier, in a process of its own, who it is and what it can do.
 
     Raises
     ------
     ConformanceError
-        As `conformance.pool.describe`.
+        `UnknownEngineError`, `EngineLoadError` or `EngineFailure`.
     """
-    worker = VerifierWorker(timeout)
+    worker = VerifierWorker(timeout, python)
     try:
         return worker.describe(name)
     finally:
@@ -139,6 +138,7 @@ def gather_case(
     jobs: int = 1,
     timeout: float = 300.0,
     told: Told = lambda rows: None,
+    python: str | None = None,
 ) -> Gathered:
     """Sample one case.
 
@@ -154,6 +154,8 @@ def gather_case(
         Seconds a verifier may take for one chunk.
     told : callable
         Told of the blocks of every chunk as it comes in.
+    python : str, optional
+        The Python to run the verifier with.
     """
     waiting: queue.SimpleQueue[_Job] = queue.SimpleQueue()
     count = 0
@@ -161,7 +163,7 @@ def gather_case(
         waiting.put(job)
         count += 1
     book = _Book()
-    workers = [VerifierWorker(timeout) for _ in range(max(1, min(jobs, count)))]
+    workers = [VerifierWorker(timeout, python) for _ in range(max(1, min(jobs, count)))]
 
     def serve(worker: VerifierWorker) -> None:
         try:
@@ -238,9 +240,11 @@ def _evidence(case: VerifierCase, run: int, book: _Book) -> VerifierEvidence:
     )
 
 
-def seconds_needed(case: VerifierCase, run: int, timeout: float = 300.0) -> float | None:
+def seconds_needed(
+    case: VerifierCase, run: int, timeout: float = 300.0, python: str | None = None
+) -> float | None:
     """Time some calls of every law, and scale; None if the verifier will not answer."""
-    worker = VerifierWorker(timeout)
+    worker = VerifierWorker(timeout, python)
     total = 0.0
     try:
         worker.describe(case.engine)

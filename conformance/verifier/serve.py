@@ -17,14 +17,6 @@ from conformance.verifier.contract import Verifier
 from conformance.verifier.grid import Law, is_given, make_law
 
 
-def is_verifier(engine: object) -> bool:
-    """Whether an object is a verifier rather than an engine."""
-    try:
-        return not hasattr(engine, "generate") and hasattr(engine, "verify")
-    except Exception:  # a property that raises is reported where its part is needed
-        return False
-
-
 def check_verifier(name: str, made: object) -> Verifier:
     """Return the verifier, or say what it lacks.
 

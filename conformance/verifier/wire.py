@@ -34,7 +34,12 @@ def describe(card: EngineCard, capabilities: VerifierCapabilities, injects: bool
             f"a verifier's card and capabilities are EngineCard and VerifierCapabilities, not "
             f"{type(card).__name__} and {type(capabilities).__name__}"
         )
-    return {"card": asdict(card), "verifier": asdict(capabilities), "injects": bool(injects)}
+    return {
+        "protocol": wire.PROTOCOL,
+        "card": asdict(card),
+        "verifier": asdict(capabilities),
+        "injects": bool(injects),
+    }
 
 
 def read_description(data: Json) -> tuple[EngineCard, VerifierCapabilities, bool]:

@@ -7,10 +7,10 @@ import importlib.util
 import pytest
 from verifying import judged, named, plan_for, sampled
 
+from conformance.builtin import VERIFIERS, builtin_verifier
 from conformance.errors import EngineLoadError, UnknownEngineError
 from conformance.verdict import Verdict
 from conformance.verifier import edges
-from conformance.verifier.builtin import VERIFIERS, builtin_verifier
 from conformance.verifier.plan import asked
 
 FEW = (

@@ -1,0 +1,47 @@
+"""Tests that need a real engine: skipped, with the reason, where it is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance import launch
+from conformance.builtin import BUILTINS
+from conformance.decoding import Decoding
+from conformance.pool import Worker
+from conformance.result import CaseResult
+from conformance.runner import Settings, judge_cases, prepare
+
+Judge = Callable[..., list[CaseResult]]
+
+
+def need(name: str) -> None:
+    """Skip the test unless the engine can be run here."""
+    absent = launch.missing(name)
+    head = name.partition(":")[0]
+    if absent is None and not BUILTINS[head].own_environment and not BUILTINS[head].installed:
+        absent = f"{BUILTINS[head].requires} is not installed"
+    if absent:
+        pytest.skip(absent)
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """A process for one engine, ended afterwards."""
+    made = Worker(timeout=240)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def judge(tmp_path: Path) -> Judge:
+    """Judge an engine as ``conformance run`` does: ``judge("vllm", Decoding(), probe="small")``."""
+
+    def run(name: str, *decodings: Decoding, **settings: object) -> list[CaseResult]:
+        need(name)
+        asked = Settings((name,), decodings or (Decoding(),), **{"profile": "smoke", **settings})  # type: ignore[arg-type]
+        return list(judge_cases(prepare(asked), tmp_path, jobs=1, timeout=240))
+
+    return run
