@@ -14,6 +14,7 @@ from conformance.faults.steps import Block, Emitted, Steps, judged
 from conformance.law import Bools, Floats
 from conformance.reference import acceptance, draw, residual, verify
 
+LONGEST_BLOCK = 16
 ACCEPT_ALL = RULES[0].rule()
 assert ACCEPT_ALL is not None
 
@@ -65,6 +66,22 @@ def _recovered_from_last(b: Block) -> Emitted:
     law = residual(b.p[rows, b.k - 1], b.q[rows, b.k - 1])
     e.tokens[rows, e.accepted[rows]] = draw(law, b.last[rows])
     return e
+
+
+def _recovered_from_next(b: Block) -> Emitted:
+    """The row after the rejected proposal: its law takes the proposal for emitted."""
+    e = judged(b)
+    rows = np.flatnonzero(e.accepted < b.k)
+    e.tokens[rows, e.accepted[rows]] = draw(b.p[rows, e.accepted[rows] + 1], b.last[rows])
+    return e
+
+
+def _own_sample_ratio(b: Block) -> Emitted:
+    """Accept if u <= q(x) / p(y), where y is a token that the target drew by itself."""
+    y = np.stack([draw(b.p[:, i], b.extra[:, i]) for i in range(b.k)], axis=1)  # [B, K]
+    q_x = np.take_along_axis(b.q, b.drafts[..., None], axis=-1)[..., 0]
+    p_y = np.take_along_axis(b.p[:, : b.k], y[..., None], axis=-1)[..., 0]
+    return _accepting(b.coins * p_y <= q_x, replace(b, coins=np.full_like(b.coins, 2.0)))
 
 
 # --- positions of an output -----------------------------------------------------------------------
@@ -214,6 +231,23 @@ POSITIONS = (
         lambda _: Steps(verify=_recovered_from_last),
         needs="anything",
         note="no thread is known",
+    ),
+    Fault(
+        "recovered-from-next",
+        "the replacement is drawn from the target's law after the rejected proposal",
+        "openvino.genai #4190",
+        "recovered tokens",
+        "engine",
+        lambda _: Steps(verify=_recovered_from_next),
+        needs="anything",
+    ),
+    Fault(
+        "own-sample-ratio",
+        "q of the proposal is compared with p of a token that the target drew by itself",
+        "openvino.genai 2026.4, validate_candidate",
+        "accepted tokens",
+        "engine",
+        lambda _: Steps(verify=_own_sample_ratio, extra=LONGEST_BLOCK),
     ),
     Fault(
         "bonus-from-q",

@@ -1,0 +1,366 @@
+"""llama.cpp's server, in process: the PyPI package ``xllamacpp``.
+
+``xllamacpp`` drafts with a second model and verifies by rejection sampling; ``xllamacpp:match``
+drafts that model's most likely tokens and keeps those that the target then samples itself; the
+``ngram-...`` methods draft with n-grams and match too; ``xllamacpp:synthetic`` accepts at random,
+which is wrong on purpose. The module imports nothing of the engine; `XllamacppEngine.load` does.
+
+Inside this package ``import xllamacpp`` still means the library: imports are absolute.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import secrets
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from conformance.adapters import gguf_probe
+from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
+from conformance.decoding import Decoding, Dialect, Warp
+from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
+
+HOMEPAGE = "https://github.com/xorbitsai/xllamacpp"
+PROPOSALS = 4
+SLOTS = 8  # sequences advanced together; more waiting threads wake each other at every token
+BATCH = 128  # requests of one call; so many that slots hardly ever wait for the next call
+
+# The order in which llama.cpp applies its samplers is part of a request. Its default has the
+# filters first; "temperature-first" is the order of transformers.
+ORDERS: dict[str, tuple[Warp, ...]] = {
+    "temperature-last": ("top_k", "top_p", "min_p", "temperature"),
+    "temperature-first": ("temperature", "top_k", "top_p", "min_p"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One of the engine's ways to propose and verify tokens.
+
+    Parameters
+    ----------
+    words : str
+        The method as the engine card prints it.
+    draft : str
+        Where proposals come from, as in `Capabilities`.
+    kind : str
+        The engine's own name of it, the end of a ``common_speculative_type``.
+    group : str
+        The group of speculation parameters that `options` belong to.
+    options : dict
+        Parameters that differ from the engine's defaults.
+    rates : tuple of float
+        How often the engine is told to accept each place of a block, whatever the target says.
+    """
+
+    words: str
+    draft: Draft
+    kind: str
+    group: str
+    options: dict[str, int | bool] = field(default_factory=dict)
+    rates: tuple[float, ...] = ()
+
+
+def _lookup(kind: str, options: dict[str, int | bool]) -> Method:
+    return Method("n-grams, sample and match", "lookup", kind, kind.lower(), options)
+
+
+METHODS: dict[str, Method] = {
+    "draft-model": Method(
+        "draft model, rejection sampling",
+        "model",
+        "DRAFT_SIMPLE",
+        "draft",
+        {"n_max": PROPOSALS, "probabilistic": True},
+    ),
+    "match": Method(
+        "draft model, sample and match",
+        "model",
+        "DRAFT_SIMPLE",
+        "draft",
+        {"n_max": PROPOSALS, "probabilistic": False},
+    ),
+    # the engine's own knob for measuring speed: a departure that any suite should find
+    "synthetic": Method(
+        "draft model, accepted at random",
+        "model",
+        "DRAFT_SIMPLE",
+        "draft",
+        {"n_max": PROPOSALS, "probabilistic": True},
+        rates=(0.5, 0.25, 0.12, 0.06),
+    ),
+    # the defaults look for n-grams of a dozen tokens and more: no probe repeats itself for so long
+    "ngram-simple": _lookup("NGRAM_SIMPLE", {"size_n": 1, "size_m": PROPOSALS}),
+    "ngram-map-k": _lookup("NGRAM_MAP_K", {"size_n": 1, "size_m": 2}),
+    "ngram-map-k4v": _lookup("NGRAM_MAP_K4V", {"size_n": 1, "size_m": 2}),
+    "ngram-mod": _lookup("NGRAM_MOD", {"n_match": 1, "n_min": 1, "n_max": PROPOSALS}),
+    "ngram-cache": _lookup("NGRAM_CACHE", {}),
+}
+
+
+class XllamacppEngine:
+    """llama.cpp's server, asked in process.
+
+    Parameters
+    ----------
+    method : str
+        A key of `METHODS`.
+    order : {'temperature-last', 'temperature-first'}
+        The order of samplers to ask for.
+
+    Raises
+    ------
+    UnknownEngineError
+        If there is no such method or order.
+
+    Notes
+    -----
+    A server speculates always or never: there is one for each arm. Several prompts in one call
+    would share one seed, and with it one random stream; so every request is a call of its own,
+    from as many threads as the server has slots, and the server batches what is in flight.
+
+    Prompt caching is left on, as it is by default: a slot that goes on from a stale cache would be
+    a fault of the engine. Keys and values are float32 and flash attention is off: by default both
+    round to float16, which moves log-probabilities by .02 and is no fault of speculation.
+    """
+
+    def __init__(self, method: str = "draft-model", order: str = "temperature-last") -> None:
+        if method not in METHODS:
+            raise UnknownEngineError(
+                f"xllamacpp has no method {method!r}; there are {', '.join(METHODS)}"
+            )
+        if order not in ORDERS:
+            raise UnknownEngineError(
+                f"xllamacpp has no order {order!r}; there are {', '.join(ORDERS)}"
+            )
+        self._method = METHODS[method]
+        self._samplers = ORDERS[order]
+        self.card = EngineCard(
+            name="xllamacpp" if method == "draft-model" else f"xllamacpp:{method}",
+            version=_version(),
+            method=self._method.words,
+            homepage=HOMEPAGE,
+            rule="lossy: accepts at fixed rates" if self._method.rates else "exact",
+        )
+        # top-k is a partial sort: exactly k tokens, which of several equal ones is left open
+        self.capabilities = Capabilities(
+            draft=self._method.draft,
+            max_batch=BATCH,
+            dialect=Dialect(order=self._samplers, top_p_crossing="keep", top_k_ties="lowest-id"),
+            verification="token",
+        )
+        self._servers: dict[bool, Any] = {}
+        self._pool: ThreadPoolExecutor | None = None
+
+    def load(self, probe: ModelPair) -> None:
+        """Start a server for each arm.
+
+        Raises
+        ------
+        EngineLoadError
+            If the engine or a package of the conversion is missing, or a model cannot be loaded.
+        """
+        self.close()
+        if self._method.draft == "model" and probe.draft is None:
+            raise EngineLoadError(f"{self.card.name} needs a probe with a draft model")
+        # an assertion of the engine would start a debugger on the whole process otherwise
+        os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+        library = _need("xllamacpp")
+        try:
+            with _own_signals():
+                for speculate in (True, False):
+                    parameters = self._parameters(library, probe, speculate)
+                    self._servers[speculate] = library.Server(parameters)
+        except RuntimeError as exc:
+            self.close()
+            raise EngineLoadError(f"llama.cpp cannot load {probe.name}: {exc}") from exc
+        self._pool = ThreadPoolExecutor(SLOTS, thread_name_prefix="xllamacpp")
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Answer every request, in order.
+
+        Raises
+        ------
+        NotSupportedError
+            If a prompt is empty.
+        """
+        if self._pool is None:
+            raise EngineLoadError("generate was called before load")
+        if not all(r.prompt for r in requests):
+            raise NotSupportedError("llama.cpp needs a prompt of at least one token")
+        return list(self._pool.map(self._one, requests))
+
+    def close(self) -> None:
+        """Stop the servers."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        self._pool = None
+        self._servers.clear()
+
+    # --- one request ------------------------------------------------------------------------------
+
+    def _one(self, request: Request) -> Completion:
+        # a chunk a token: the counters in them tell the rounds
+        chunks: list[str] = []
+        self._servers[request.speculate].handle_completions(self._ask(request), chunks.append)
+        tokens: list[int] = []
+        counters: list[tuple[int, int]] = []
+        for chunk in map(json.loads, chunks):
+            if "error" in chunk:
+                raise RuntimeError(f"llama.cpp answers {json.dumps(chunk['error'])}")
+            new = gguf_probe.word_ids(chunk["choices"][0]["text"])
+            tokens += new
+            timings = chunk["timings"]
+            counters += [(timings.get("draft_n", 0), timings.get("draft_n_accepted", 0))] * len(new)
+        if len(tokens) != request.max_new_tokens:
+            raise RuntimeError(
+                f"llama.cpp made {len(tokens)} tokens of {request.max_new_tokens} wanted"
+            )
+        rounds = _rounds(counters) if request.speculate else None
+        return Completion(tokens=tuple(tokens), rounds=rounds)
+
+    def _ask(self, request: Request) -> str:
+        """The request as JSON; whatever is not said falls back to defaults that are not neutral."""
+        decoding = request.decoding
+        return json.dumps(
+            {
+                "prompt": request.prompt,
+                "max_tokens": request.max_new_tokens,
+                "seed": 0 if request.seed is None else request.seed,
+                "samplers": self._samplers,
+                **_settings(decoding),
+                "stream": True,
+                "timings_per_token": True,
+            }
+        )
+
+    # --- loading ----------------------------------------------------------------------------------
+
+    def _parameters(self, library: Any, probe: ModelPair, speculate: bool) -> Any:
+        p = library.CommonParams()
+        p.model.path = _converted(probe.target)
+        p.n_parallel = SLOTS
+        p.n_ctx = SLOTS * probe.context
+        # flash attention rounds to float16 whatever the type of the cache is
+        p.flash_attn_type = library.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        p.cache_type_k = p.cache_type_v = library.ggml_type.GGML_TYPE_F32
+        # prompts of finished requests are not kept beside the slots: that grows to gigabytes
+        p.cache_ram_mib = 0
+        # engines run side by side in worker processes; more threads only get in each other's way
+        p.cpuparams.n_threads = p.cpuparams_batch.n_threads = 1
+        p.verbosity = -1
+        # the server listens on the loopback as well, where nobody else is to ask it anything
+        p.api_keys = [secrets.token_hex(16)]
+        p.n_threads_http = 1
+        if speculate:
+            self._speculation(library, p.speculative, probe)
+        return p
+
+    def _speculation(self, library: Any, parameters: Any, probe: ModelPair) -> None:
+        kind = f"COMMON_SPECULATIVE_TYPE_{self._method.kind}"
+        try:
+            parameters.types = [getattr(library.common_speculative_type, kind)]
+            group = getattr(parameters, self._method.group)
+        except AttributeError as exc:
+            raise EngineLoadError(
+                f"xllamacpp {self.card.version} has no {self.card.method}: {exc}"
+            ) from exc
+        if self._method.rates:
+            parameters.synth_rates = list(self._method.rates)
+        for name, value in self._method.options.items():
+            setattr(group, name, value)
+        if self._method.draft == "model":
+            assert probe.draft is not None
+            group.mparams.path = _converted(probe.draft)
+            group.cache_type_k = group.cache_type_v = library.ggml_type.GGML_TYPE_F32
+            group.cpuparams.n_threads = group.cpuparams_batch.n_threads = 1
+
+
+def create(method: str = "draft-model", order: str = "temperature-last") -> XllamacppEngine:
+    """Make the engine of one method.
+
+    Parameters
+    ----------
+    method : str
+        A key of `METHODS`; empty for the draft model.
+    order : str
+        A key of `ORDERS`.
+
+    Raises
+    ------
+    UnknownEngineError
+        If there is no such method or order.
+    """
+    return XllamacppEngine(method or "draft-model", order)
+
+
+def _settings(decoding: Decoding) -> dict[str, float]:
+    if decoding.greedy:
+        return {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    return {
+        "temperature": float(decoding.temperature),
+        "top_k": 0 if decoding.top_k is None else int(decoding.top_k),
+        "top_p": 1.0 if decoding.top_p is None else float(decoding.top_p),
+        "min_p": 0.0 if decoding.min_p is None else float(decoding.min_p),
+    }
+
+
+def _rounds(counters: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The rounds behind the totals (drafted, accepted) that came with every token.
+
+    All tokens of a round come with the totals after it, and a round that accepts n tokens makes
+    n + 1; so a token at which nothing was counted is a plain step.
+    """
+    rounds: list[tuple[int, int]] = []
+    at, before = 0, (0, 0)
+    while at < len(counters):
+        drafted, accepted = (now - then for now, then in zip(counters[at], before, strict=True))
+        rounds.append((drafted, accepted))
+        before = counters[at]
+        at += accepted + 1
+    return tuple(rounds)
+
+
+def _converted(folder: Path) -> str:
+    try:
+        return str(gguf_probe.gguf_file(folder))
+    except gguf_probe.ERRORS as exc:
+        raise EngineLoadError(f"cannot write the model in {folder} as GGUF: {exc}") from exc
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """The process keeps its handlers: a server takes interrupts for itself, and outlives them."""
+    kept = {}
+    if threading.current_thread() is threading.main_thread():
+        kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+def _version() -> str:
+    try:
+        return metadata.version("xllamacpp")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _need(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as exc:
+        raise EngineLoadError(
+            f"the xllamacpp engine needs {module}, which cannot be imported: {exc}"
+        ) from exc
