@@ -22,6 +22,7 @@ from conformance.tinylm import Tokens
 from conformance.verdict import Speculation
 
 FORMAT = 2
+LONGEST_BLOCK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +192,8 @@ def speculation_seen(evidence: Evidence) -> Speculation:
 
 
 def _counted(evidence: Evidence) -> Speculation:
-    """What totals tell. How many blocks ended in a rejection they do not; each of the engine's
-    requests can lose a whole block's proposals to one, so the proposals lost are at most this many
-    times the rejections, and what is called rejected here errs on the low side.
+    """What totals tell. How many blocks ended in a rejection they do not; one loses the rest
+    of its block: as many proposals as are left to ask for, and hardly more than LONGEST_BLOCK.
     """
     if evidence.counts is None:
         return Speculation()
@@ -202,7 +202,7 @@ def _counted(evidence: Evidence) -> Speculation:
         reported=True,
         drafted=drafted,
         accepted=accepted,
-        rejected=(drafted - accepted) // max(evidence.tokens.shape[1], 1),
+        rejected=(drafted - accepted) // max(1, min(evidence.tokens.shape[1], LONGEST_BLOCK)),
     )
 
 

@@ -8,6 +8,7 @@ the host as a file, which finds this suite's modules but not its dependencies. A
 from __future__ import annotations
 
 import importlib.util
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -18,6 +19,8 @@ from conformance.errors import UnknownEngineError
 from conformance.resolve import split_options
 
 PROGRAM = "exec:"
+KEY_VARIABLE = "CONFORMANCE_API_KEY"
+KEYED = ("openai", "served")  # engines that send it to a server
 # What an engine's process imports of this suite. Each is told to it by its place, since an editable
 # install may spread them, and nothing else of ours is in its way.
 PACKAGES = ("conformance", "conformance.adapters", "conformance.verifier", "conformance.faults")
@@ -48,6 +51,15 @@ def command(name: str, python: str | None = None) -> list[str]:
     assert host.origin is not None
     places = [f"--package={package}={_place(package)}" for package in PACKAGES]
     return [chosen, "-P", host.origin, *places]
+
+
+def variables(name: str) -> dict[str, str]:
+    """The environment variables of an engine's process: ours, without what is not its business."""
+    # one thread each: the workers share the machine's cores between them
+    kept = {"OMP_NUM_THREADS": "1"} | dict(os.environ)
+    if split_options(name)[0].partition(":")[0] not in KEYED:
+        kept.pop(KEY_VARIABLE, None)
+    return kept
 
 
 def environment(name: str) -> str | None:

@@ -198,8 +198,6 @@ class Worker:
             if absent:
                 raise EngineLoadError(absent)
             self._buffer = b""
-            # one thread each: the workers share the machine's cores between them
-            threads = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS",)}
             line = launch.command(self._engine, self.python)
             try:
                 self._process = subprocess.Popen(
@@ -207,7 +205,7 @@ class Worker:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    env=os.environ | threads,
+                    env=launch.variables(self._engine),
                     bufsize=0,
                     start_new_session=True,  # a process group of its own, to be ended as one
                 )

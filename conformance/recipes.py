@@ -165,9 +165,9 @@ def _random_weights(
 
 def _silence_blocks(weights: dict[str, NDArray[np.float32]]) -> None:
     """Make attention and MLP add nothing: what comes out is the last token's embedding, normed."""
-    for name in weights:
+    for name, weight in weights.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
-            weights[name] = np.zeros_like(weights[name])
+            weights[name] = np.zeros_like(weight)
 
 
 def _constant_weights(

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from conformance import launch, wire
+from conformance.cli import main
 from conformance.contract import Request
 from conformance.decoding import Decoding
 from conformance.errors import EngineLoadError, UnknownEngineError
@@ -171,3 +173,18 @@ def test_another_version_of_the_protocol(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="speaks version 7 of the host protocol, not 1"):
         worker.start(f"exec:{sys.executable} {script}")
     worker.close()
+
+
+def test_the_key_goes_to_those_who_send_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONFORMANCE_API_KEY", "secret")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert "CONFORMANCE_API_KEY" not in launch.variables("transformers:universal,dtype=bfloat16")
+    assert launch.variables("openai,url=http://x/v1")["CONFORMANCE_API_KEY"] == "secret"
+    assert launch.variables("reference")["OMP_NUM_THREADS"] == "1"
+
+
+def test_a_password_in_a_name_is_refused_and_not_repeated() -> None:
+    done = CliRunner().invoke(main, ["plan", "openai,url=http://me:hunter2@host/v1"])
+    assert done.exit_code == 2
+    assert "goes into reports" in done.output
+    assert "hunter2" not in done.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -75,9 +76,16 @@ def settings_from(
 ) -> Any:  # a Settings; its module is heavy and is imported only here
     """Turn options into settings, parsing the decodings."""
     from conformance.decoding import DEFAULT_DECODINGS, parse_decodings  # noqa: PLC0415
+    from conformance.errors import UnknownEngineError  # noqa: PLC0415
     from conformance.runner import Settings  # noqa: PLC0415
 
     if not engines:
         raise click.UsageError("Missing argument 'ENGINE...'.")
+    for name in engines:
+        if re.search(r"//[^/\s]*@", name):
+            raise UnknownEngineError(
+                "an engine's name goes into reports: take the user and the password out of its "
+                "address, and give a key in CONFORMANCE_API_KEY"
+            )
     parsed = parse_decodings(decodings) if decodings else DEFAULT_DECODINGS
     return Settings(engines=engines, decodings=parsed, **fields)

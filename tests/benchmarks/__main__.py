@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import scipy
 
-from benchmarks import detect, judging, page, share
+from benchmarks import detect, engines, judging, page, share
 from conformance._version import __version__
 
-SECTIONS = ("detection", "judging", "shares")
+SECTIONS = ("detection", "judging", "shares", "engines")
 
 
 def section(name: str, quick: bool, full: bool, jobs: int) -> Any:
@@ -24,7 +24,7 @@ def section(name: str, quick: bool, full: bool, jobs: int) -> Any:
 
     Parameters
     ----------
-    name : {'detection', 'judging', 'shares'}
+    name : {'detection', 'judging', 'shares', 'engines'}
         Which.
     quick : bool
         A version of a minute or two for all parts.
@@ -39,9 +39,11 @@ def section(name: str, quick: bool, full: bool, jobs: int) -> Any:
         case "judging":
             cells = list(judging.cells(judging.QUICK_CELLS if quick else judging.CELLS, full))
             return {"cells": cells, "exponents": judging.exponents(cells)}
+        case "engines":
+            return list(engines.compare(quick))
         case _:
-            engines = ("reference",) if quick else ("reference", "transformers")
-            return [share.shares(engine, jobs=jobs) for engine in engines]
+            names = ("reference",) if quick else ("reference", "transformers")
+            return [share.shares(engine, jobs=jobs) for engine in names]
 
 
 def about(quick: bool, full: bool, seconds: dict[str, float]) -> dict[str, Any]:

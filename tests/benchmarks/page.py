@@ -18,6 +18,7 @@ def render(results: Row) -> str:
         parts += [prose.HOW, *_summary(results), *_designs(results), *_cells(results)]
     parts += _judging(results) if "judging" in results else []
     parts += _shares(results) if "shares" in results else []
+    parts += _engines(results) if "engines" in results else []
     return "\n".join(parts) + "\n"
 
 
@@ -291,3 +292,19 @@ def _shares(results: Row) -> Iterator[str]:
     ]
     header = ["run", "cases", "tokens", "wall, s", "inside the engine, s (summed over workers)"]
     yield from table([*header, "planning, s", "judging, s", "outside"], rows)
+
+
+def _engines(results: Row) -> Iterator[str]:
+    yield prose.ENGINES
+    rows = [
+        [
+            e["engine"],
+            f"{e['requests']:,}",
+            *(f"{e[k]:,.0f}" for k in ("bare", "ours")),
+            f"{e['ratio']:.2f}",
+            f"{min(e['ratios']):.2f} to {max(e['ratios']):.2f}",
+        ]
+        for e in results["engines"]
+    ]
+    header = ["engine", "requests", "bare, requests/s", "through the suite", "ratio", "its range"]
+    yield from table(header, rows)

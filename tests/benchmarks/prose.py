@@ -89,3 +89,11 @@ Real runs. *Outside* is the share of wall time, times workers, that was not spen
 engine's `generate`: planning, starting workers (importing torch, loading models), reading and
 writing evidence, judging. *Judging* is that of the same evidence once more.
 """
+
+ENGINES = """\
+## What an adapter costs
+
+The same engine on the same probe, 24 tokens of prompt and 8 of output a request, speculating at
+temperature 1: driven by a bare loop in its own Python (`tests/benchmarks/bare`), and through the
+suite as `conformance run` asks it, one process, in turn. Medians; the ratio is of pairs of runs.
+"""

@@ -11,6 +11,7 @@ from conformance import launch
 from conformance.builtin import BUILTINS
 from conformance.decoding import Decoding
 from conformance.pool import Worker
+from conformance.resolve import split_options
 from conformance.result import CaseResult
 from conformance.runner import Settings, judge_cases, prepare
 
@@ -20,7 +21,7 @@ Judge = Callable[..., list[CaseResult]]
 def need(name: str) -> None:
     """Skip the test unless the engine can be run here."""
     absent = launch.missing(name)
-    head = name.partition(":")[0]
+    head = split_options(name)[0].partition(":")[0]
     if absent is None and not BUILTINS[head].own_environment and not BUILTINS[head].installed:
         absent = f"{BUILTINS[head].requires} is not installed"
     if absent:
