@@ -51,7 +51,7 @@ test-all: setup  ## Run every test
 	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile
 
 # QUICK=1 takes a minute or two and leaves the written page alone; FULL=1 adds hours of judging;
-# ONLY=detection, judging or shares runs one part again
+# ONLY=detection, judging, shares or engines runs one part again
 BENCH = $(if $(QUICK),build/bench,tests/benchmarks)/results.json
 BENCH_PAGE = $(if $(QUICK),build/bench,docs)/benchmarks.md
 bench: setup  ## Run the benchmarks; writes docs/benchmarks.md (QUICK=1: build/bench)

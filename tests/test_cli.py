@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from conformance import environments
 from conformance.cli import main
+from conformance.probes import load_probe
 
 SMOKE = ("--profile", "smoke", "--jobs", "1")
 
@@ -162,3 +164,23 @@ def test_an_engines_words_are_not_markup(tmp_path: Path) -> None:
         assert result.exit_code == (0 if words == ("plan",) else 2), result.output
         assert "[/red]" in result.output
         assert "\x1b" not in result.output
+
+
+def test_the_files_of_a_probe(tmp_path: Path) -> None:
+    done = _invoke("probe", "small", "--to", str(tmp_path / "served"))
+    assert done.exit_code == 0, done.output
+    probe = load_probe("small")
+    for part in ("target", "draft"):
+        written = tmp_path / "served" / part / "model.safetensors"
+        assert written.read_bytes() == (probe.folder / part / "model.safetensors").read_bytes()
+    (tmp_path / "file").touch()
+    assert _invoke("probe", "small", "--to", str(tmp_path / "file" / "x")).exit_code == 2
+    assert "unknown probe" in _invoke("probe", "none", "--to", str(tmp_path)).output
+
+
+def test_the_files_of_a_probe_as_gguf(tmp_path: Path) -> None:
+    if environments.python_of("xllamacpp") is None:
+        pytest.skip("the package gguf is in the environment of xllamacpp, which was not made")
+    done = _invoke("probe", "small", "--to", str(tmp_path), "--gguf")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "draft.gguf").read_bytes()[:4] == b"GGUF"

@@ -12,6 +12,7 @@ from conformance.cli.explain import explain_command
 from conformance.cli.faults import faults_command
 from conformance.cli.listing import engines_command, schema_command
 from conformance.cli.plan import plan_command
+from conformance.cli.probe import probe_command
 from conformance.cli.publish import publish_command
 from conformance.cli.run import run_command
 from conformance.cli.setup import setup_command
@@ -51,6 +52,7 @@ for _command in (
     plan_command,
     engines_command,
     setup_command,
+    probe_command,
     publish_command,
     faults_command,
     explain_command,
