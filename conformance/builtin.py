@@ -112,6 +112,13 @@ BUILTINS: dict[str, Builtin] = {
         "servers that speak OpenAI's HTTP interface: openai,url=http://127.0.0.1:8000/v1",
         requires="httpx2",
     ),
+    "served": Builtin(
+        "conformance.served.listed",
+        "create",
+        ("",),
+        "a server with its own model, with speculation against without; docs/served.md",
+        requires="httpx2",
+    ),
     "reference": Builtin(
         "conformance.adapters.reference",
         "reference",

@@ -15,6 +15,7 @@ from pathlib import Path
 from conformance.errors import ReportError
 from conformance.reports.markdown import escape
 from conformance.reports.model import CaseModel, Report, dump_json, load_report
+from conformance.reports.text import web_address
 from conformance.reports.wording import LOOKS
 
 PAGE = "README.md"
@@ -124,7 +125,8 @@ def _sections(rows: list[Row]) -> Iterator[str]:
             home = next((e.homepage for e in row.report.engines if e.name == row.case.engine), "")
             yield f"\n## {escape(row.engine, 80)} {escape(row.version, 80)}\n"
             if home:
-                yield f"{escape(home, 200)}\n"
+                plain = web_address(home) and re.fullmatch(r"[\w:/.~%+-]+", home, re.ASCII)
+                yield f"<{home}>\n" if plain else f"{escape(home, 200)}\n"
             yield "| Method | Decoding | Verdict | Ruled out, or why | Answers | Report |"
             yield "| --- | --- | --- | --- | ---: | --- |"
         yield _line(row)

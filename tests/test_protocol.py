@@ -1,4 +1,4 @@
-"""The host protocol as written: its schema, the messages of real runs, and answers that are none."""
+"""The host protocol as written: its schema, messages of real runs, and answers that are none."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from conformance import contract, launch, wire
 from conformance.cli import main
 from conformance.contract import Capabilities, EngineCard, ModelPair, Request
 from conformance.decoding import Decoding, Dialect
-from conformance.errors import ConformanceError
+from conformance.errors import EngineFailure
 from conformance.pool import Task, Worker
 from conformance.probes import load_probe
 from conformance.runner import Settings, judge_cases, prepare
@@ -64,8 +64,8 @@ def test_it_is_the_contracts() -> None:
     claims = parts["capabilities"]["properties"]
     for name in ("draft", "verification", "precision"):
         assert claims[name]["enum"] == list(get_args(getattr(contract, name.capitalize())))
-    for part, kind in (("decoding", Decoding), ("request", Request)):
-        assert parts[part]["required"] == [f.name for f in fields(kind)]
+    assert parts["decoding"]["required"] == [f.name for f in fields(Decoding)]
+    assert parts["request"]["required"] == [f.name for f in fields(Request)]
     assert parts["load"]["properties"]["probe"]["required"] == [f.name for f in fields(ModelPair)]
     for part in ("start", "answer-to-start"):
         assert parts[part]["properties"]["protocol"]["const"] == wire.PROTOCOL
@@ -169,7 +169,7 @@ def test_real_messages_fit_it(
 
 
 class Scripted(Worker):
-    """A worker whose engine answers these lines: what it believes can be asked without a process."""
+    """A worker whose engine answers these lines: no process, but all that is believed or not."""
 
     def __init__(self, *lines: bytes) -> None:
         super().__init__(1.0)
@@ -180,7 +180,7 @@ class Scripted(Worker):
 
     def _write(self, *_: Any) -> None: ...  # type: ignore[override]
 
-    def _line(self, *_: Any) -> bytes:  # type: ignore[override]
+    def _line(self, *_: Any) -> bytes:
         return next(self.lines)
 
 
@@ -191,24 +191,13 @@ PAIR = ModelPair("p", Path("t"), None, 9, 99)
 
 
 def believed(part: str, answer: object) -> bool:
-    """Whether the suite takes it for an answer."""
-    lines: dict[str, Any] = {"answer-to-start": STARTED, "answer-to-load": LOADED, "answer-to-generate": {}}
-    lines[part] = answer
+    """Whether the suite takes it for an answer; if not, it says why, and not without end."""
+    lines: dict[str, Any] = {"answer-to-start": STARTED, "answer-to-load": LOADED}
+    lines |= {"answer-to-generate": RIGHT["answer-to-generate"], part: answer}
     worker = Scripted(*(json.dumps(line).encode() for line in lines.values()))
-    try:
-        worker.start("exec:x")
-        worker.load("exec:x", PAIR)
-        if part != "answer-to-generate":
-            return True
-    except ConformanceError as exc:
-        assert 0 < len(str(exc)) < 2600
-        str(exc).encode("utf-8")
-        return False
-    outcome = worker.generate(Task(0, "exec:x", PAIR, REQUESTS))
-    if outcome.error is not None:
-        assert 0 < len(str(outcome.error)) < 2600
-        str(outcome.error).encode("utf-8")
-    return outcome.error is None
+    error = worker.generate(Task(0, "exec:x", PAIR, REQUESTS)).error
+    assert error is None or 0 < len(str(error).encode("utf-8")) < 2600
+    return error is None
 
 
 def accounts(answer: Any) -> bool:
@@ -225,18 +214,22 @@ def _accounts(made: Any, request: Request) -> bool:
     if not request.speculate:
         return not any(d for d, _ in pairs)
     before = sum(a + 1 for _, a in (rounds or ())[:-1])
-    return rounds is None or bool(rounds) and before < n <= before + rounds[-1][1] + 1
+    return rounds is None or (bool(rounds) and before < n <= before + rounds[-1][1] + 1)
 
 
 WORDS = st.sampled_from(
-    [*SCHEMA["$defs"]["capabilities"]["properties"], *SCHEMA["$defs"]["card"]["properties"]]
-    + ["lookup", "token", "drop", "lowest-id", "bfloat16", "id", "error", "completions", "tokens"]
-    + ["rounds", "counts", "order", "top_k_ties", "x", "", "\ud800", "y" * 10**4]
+    [
+        *SCHEMA["$defs"]["capabilities"]["properties"],
+        *SCHEMA["$defs"]["card"]["properties"],
+        *("lookup", "token", "drop", "lowest-id", "bfloat16", "order", "top_k_ties"),
+        *("id", "error", "completions", "tokens", "rounds", "counts"),
+        *("x", "", "\ud800", "y" * 10**4),
+    ]
 )
 NUMBERS = st.integers(-2, 5) | st.sampled_from([10**6, 10**6 + 1, 10**12, 10**13, 2**80])
 # 5.0 is left out: to a schema it is a whole number
 VALUES = st.recursive(
-    st.none() | st.booleans() | NUMBERS | WORDS | st.sampled_from([0.5, -1e300, float("nan")]),
+    st.none() | st.booleans() | NUMBERS | WORDS | st.sampled_from([0.5, -1e-300, float("nan")]),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=3),
     max_leaves=8,
 )
@@ -266,7 +259,7 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from _places(inner)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(st.sampled_from(list(RIGHT)), st.data())
 def test_the_suite_believes_what_the_schema_allows_and_nothing_else(
     part: str, data: st.DataObject
@@ -295,7 +288,7 @@ def test_the_suite_believes_what_the_schema_allows_and_nothing_else(
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda t: t.encode("utf-8", "replace")))
 def test_bytes_are_no_answer(line: bytes) -> None:
     worker = Scripted(line)
-    with pytest.raises(ConformanceError, match="garbage"):
+    with pytest.raises(EngineFailure, match="garbage"):
         worker.start("exec:x")
 
 

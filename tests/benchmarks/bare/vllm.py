@@ -25,6 +25,7 @@ os.environ |= {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
 }
 
 from vllm import LLM, SamplingParams  # reads its environment
