@@ -17,7 +17,7 @@ help:  ## Show this help
 
 # Strict editable mode links single files, so a new file needs a new install: every source file is
 # a prerequisite, and a repeated run that finds nothing new installs nothing.
-SOURCES := $(shell find conformance adapters suites reports -name '*.py' -o -name '*.j2' 2>/dev/null)
+SOURCES := $(shell find conformance adapters suites reports -name '*.py' -o -name '*.j2' -o -name '*.json' -o -name '*.txt' 2>/dev/null)
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

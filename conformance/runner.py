@@ -16,11 +16,14 @@ from conformance.errors import ConformanceError, UnknownEngineError
 from conformance.gather import Progress, gather
 from conformance.plan import DEFAULT_ALPHA, Case, RunPlan, probe_for
 from conformance.result import CaseResult
+from conformance.served.decide import judge_served
+from conformance.served.plan import ServedCase, plan_all, served_cases
+from conformance.served.words import is_served
 from conformance.verdict import EXIT_CODES, CaseVerdict, Verdict, run_verdict
 from conformance.verifier import VerifierCapabilities
 from conformance.verifier.decide import judge_verifiers
 from conformance.verifier.gather import describe, stand_in
-from conformance.verifier.plan import VerifierCase, plan_run, verifier_case
+from conformance.verifier.plan import VerifierCase, verifier_case
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,9 @@ def prepare(settings: Settings) -> RunPlan:
     """
     cases: list[Case] = []
     for name in dict.fromkeys(settings.engines):
+        if is_served(name):
+            cases += served_cases(name, settings.decodings)
+            continue
         error = None
         try:
             card, capabilities, *injects = describe(name, settings.timeout, settings.python)
@@ -122,7 +128,7 @@ def prepare(settings: Settings) -> RunPlan:
             Case(name, probe, d, card, capabilities, refusal=capabilities.refuses(d), error=error)
             for probe, d in _questions(settings, capabilities)
         ]
-    return plan_run(
+    return plan_all(
         cases, settings.profile, settings.alpha, settings.seed, settings.stage, settings.requests
     )
 
@@ -151,7 +157,8 @@ def judge_cases(
 ) -> Iterator[CaseResult]:
     """Sample and judge cases of a plan; results come as cases finish."""
     cases = plan.cases if cases is None else cases
-    sampled = [c for c in cases if c.workload is not None and not isinstance(c, VerifierCase)]
+    apart = (VerifierCase, ServedCase)
+    sampled = [c for c in cases if c.workload is not None and not isinstance(c, apart)]
     verifiers = [c for c in cases if c.workload is not None and isinstance(c, VerifierCase)]
     for case in cases:
         if case.workload is None:
@@ -159,6 +166,8 @@ def judge_cases(
     for gathered in gather(plan, sampled, folder, jobs, timeout, progress, python):
         yield decide(plan, gathered)
     yield from judge_verifiers(plan, verifiers, folder, jobs, timeout, progress, python)
+    served = [c for c in cases if c.workload is not None and isinstance(c, ServedCase)]
+    yield from judge_served(plan, served, folder, progress)
 
 
 def collect(plan: RunPlan, results: Sequence[CaseResult]) -> tuple[CaseResult, ...]:

@@ -10,7 +10,7 @@ import itertools
 import json
 import operator
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -109,12 +109,16 @@ def read_description(data: Json) -> tuple[EngineCard, Capabilities]:
 
 def _known(data: Json, key: str, kind: Any) -> Json:
     """What is said under `key`; a field that `kind` has not is no claim that we understand."""
-    if not isinstance(data[key], dict):
-        raise TypeError(f"{key} must be an object, not {data[key]!r:.100}")
-    said = dict(data[key])
-    for name in said.keys() - {f.name for f in fields(kind)}:
+    said = data.get(key)
+    if not isinstance(said, dict):
+        raise TypeError(f"{key} must be an object, not {said!r:.100}")
+    known = {f.name: f for f in fields(kind)}
+    for name in said.keys() - known:
         raise TypeError(f"{key} has no field {name!r:.100}")
-    return said
+    for name, field in known.items():
+        if name not in said and field.default is field.default_factory is MISSING:
+            raise TypeError(f"{key} lacks {name!r}")
+    return dict(said)
 
 
 def plain_text(value: object, longest: int) -> str:
@@ -194,10 +198,10 @@ def read_completions(answer: Json, requests: Sequence[Request]) -> tuple[Json, .
             Completion(c["tokens"], rounds=c.get("rounds"), counts=c.get("counts"))
             for c in answer["completions"]
         ]
-    except (AttributeError, KeyError, TypeError) as exc:
-        raise BadAnswerError(
-            f"the engine process answered something unreadable: {type(exc).__name__}: {exc}"
-        ) from exc
+    except KeyError as exc:
+        raise BadAnswerError(f"the engine process's answer lacks {exc}") from exc
+    except (AttributeError, TypeError) as exc:
+        raise BadAnswerError(f"the engine process answered something unreadable: {exc}") from exc
     return tuple(encode_completions(answers, requests))
 
 

@@ -28,6 +28,7 @@ from conformance.reports.model import (
     SpeculationModel,
 )
 from conformance.result import CaseResult
+from conformance.served.words import MODEL, relative
 from conformance.verdict import EXIT_CODES, Verdict, run_verdict
 from conformance.verifier.plan import VerifierCase
 
@@ -104,7 +105,9 @@ def build_report(
         engines=[_engine(c) for c in {c.engine: c for c in shown}.values()],
         probes=[
             _probe(load_probe(name))
-            for name in dict.fromkeys(c.probe for c in shown if not isinstance(c, VerifierCase))
+            for name in dict.fromkeys(
+                c.probe for c in shown if not isinstance(c, VerifierCase) and c.probe != MODEL
+            )
         ],
         cases=_with_holm(cases, plan.test_count),
         measured=measured(),
@@ -125,7 +128,7 @@ def run_sentence(cases: Sequence[CaseModel]) -> str:
         Verdict.NOT_SUPPORTED: "{n} more are not supported",
     }
     parts = [words[v].format(n=count[v], of=judged) for v in words if count[v]]
-    return "; ".join(parts) + "."
+    return "; ".join(parts) + "." + relative(c.probe for c in cases if c.verdict is Verdict.EXACT)
 
 
 def environment() -> dict[str, str]:
@@ -154,6 +157,8 @@ def _engine(case: Case) -> EngineModel:
         rule=case.card.rule,
         dialect="laws as given"
         if isinstance(case, VerifierCase)
+        else "the server's own; the control arm has it too"
+        if case.probe == MODEL
         else (
             f"{' then '.join(dialect.order)}; token crossing top_p: {dialect.top_p_crossing}; "
             f"top_k ties: {dialect.top_k_ties}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from conformance.reports.model import CaseModel, FindingModel, Report
 from conformance.reports.text import counted, number, odds, percent
+from conformance.served.words import relative
 from conformance.text import one_line
 from conformance.verdict import Verdict
 
@@ -115,9 +116,14 @@ def headline(report: Report) -> str:
         Verdict.NOT_EXACT: f"A departure was found in {of}.",
         Verdict.ERROR: f"The engine failed in {of}.",
         Verdict.INCONCLUSIVE: f"Nothing can be claimed about {of}.",
-        Verdict.EXACT: f"No departure was found in {of}.",
+        Verdict.EXACT: f"No departure was found in {of}.{relative(_passed(report))}",
         Verdict.NOT_SUPPORTED: f"The engine refused {of}.",
     }[report.verdict]
+
+
+def _passed(report: Report) -> Iterator[str]:
+    """What was sampled in the cases that passed."""
+    return (case.probe for case in report.cases if case.verdict is Verdict.EXACT)
 
 
 def meaning(report: Report) -> str:

@@ -43,7 +43,7 @@ def test_which_arm_rejected_decides(rejected: tuple[str, ...], verdict: Verdict,
 @pytest.mark.parametrize(
     ("seen", "says"),
     [
-        (Speculation(), "reported no rounds"),
+        (Speculation(), "reported neither rounds nor counts"),
         (Speculation(True, 9, 36, SEEN_AT_LEAST - 1, 99, 4), "hardly seen"),
         (Speculation(True, 9, 36, 99, SEEN_AT_LEAST - 1, 4), "hardly seen"),
     ],

@@ -64,6 +64,8 @@ def test_wheel_holds_one_package_and_its_data(wheel: Path) -> None:
     assert {t for t in top if not t.endswith(".dist-info")} == {"conformance"}
     assert "conformance/py.typed" in names
     assert "conformance/reports/schema/report-1.1.json" in names
+    assert "conformance/protocol.schema.json" in names
+    assert "conformance/adapters/requirements/xllamacpp.txt" in names
     for module in ("adapters/transformers.py", "suites/test_greedy.py", "cli/__init__.py"):
         assert f"conformance/{module}" in names
     assert any(n.endswith("report.html.j2") for n in names)

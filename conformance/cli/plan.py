@@ -24,6 +24,7 @@ def plan_command(no_timing: bool, **options: Any) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from conformance.runner import prepare  # noqa: PLC0415
+    from conformance.served.plan import ServedCase  # noqa: PLC0415
     from conformance.verifier.plan import VerifierCase  # noqa: PLC0415
 
     settings = settings_from(**options)
@@ -44,7 +45,7 @@ def plan_command(no_timing: bool, **options: Any) -> None:
         table.add_row(
             Text(one_line(case.id)),
             str(case.workload)
-            if isinstance(case, VerifierCase)
+            if isinstance(case, (VerifierCase, ServedCase))
             else f"{case.workload.requests:,} x {case.workload.new_tokens} tokens",
             time,
             lines,
@@ -66,9 +67,12 @@ def plan_command(no_timing: bool, **options: Any) -> None:
 
 def _forecast(case: Case, plan: RunPlan) -> list[str]:
     from conformance.plan import forecast  # noqa: PLC0415
+    from conformance.served import plan as served  # noqa: PLC0415
     from conformance.verifier.forecast import forecast_lines  # noqa: PLC0415
     from conformance.verifier.plan import VerifierCase  # noqa: PLC0415
 
+    if isinstance(case, served.ServedCase):
+        return list(served.forecast_lines(case, plan))
     if isinstance(case, VerifierCase):
         return list(forecast_lines(case, plan))
     seen = forecast(case, plan)
@@ -83,9 +87,12 @@ def _forecast(case: Case, plan: RunPlan) -> list[str]:
 
 def _seconds(case: Case, plan: RunPlan, settings: Settings) -> float | None:
     """Time a few requests of both arms, and scale; None if the engine will not answer."""
+    from conformance.served.plan import ServedCase  # noqa: PLC0415
     from conformance.verifier.gather import seconds_needed  # noqa: PLC0415
     from conformance.verifier.plan import VerifierCase  # noqa: PLC0415
 
+    if isinstance(case, ServedCase):
+        return None  # requests may cost money: none is sent to find out how long they take
     if isinstance(case, VerifierCase):
         return seconds_needed(case, plan.seed, settings.timeout, settings.python)
     from conformance.gather import arm_requests  # noqa: PLC0415

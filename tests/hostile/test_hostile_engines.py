@@ -82,7 +82,7 @@ OUTSIDE = {
     "laws:PadsWithMinusOne": "id -1 at output index 31, outside the vocabulary",
 }
 UNSEEN = {
-    "engines:NoRounds": "no rounds, so nothing shows that speculation happened",
+    "engines:NoRounds": "neither rounds nor counts, so nothing shows that speculation happened",
     "engines:NeverSpeculates": "speculation was hardly seen: 0 tokens proposed",
 }
 ANOTHER_LAW = {
