@@ -1,0 +1,372 @@
+"""vLLM: speculative decoding, three ways.
+
+``vllm`` (or ``vllm:ngram``) drafts with n-grams of the sequence itself, ``vllm:draft-model`` with
+tokens sampled from a second model, and ``vllm:draft-model-greedy`` with that model's argmax, which
+vLLM then verifies without the draft's law. The module imports neither torch nor vLLM;
+`VllmEngine.load` does.
+
+Inside this package ``import vllm`` still means the library: imports are absolute.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+import traceback
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformance.adapters.vllm_library import HOMEPAGE, library, register_once, version
+from conformance.adapters.vllm_probe import widened
+from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
+from conformance.decoding import Dialect
+from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
+
+PROPOSALS = 3
+BATCH = 256
+KV_CACHE_BYTES = 2**28  # a batch of 256 tokens each, for target and draft; vLLM writes to all of it
+# below this vLLM takes this instead, with a warning
+LOWEST_TEMPERATURE = 0.01
+DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One of the library's ways to propose tokens.
+
+    Parameters
+    ----------
+    words : str
+        The method as the engine card prints it.
+    draft : str
+        Where proposals come from, as in `Capabilities`.
+    config : dict
+        Its ``speculative_config``, less the draft's folder.
+    """
+
+    words: str
+    draft: Draft
+    config: dict[str, str | int]
+
+
+METHODS: dict[str, Method] = {
+    "ngram": Method(
+        "n-gram lookup",
+        "lookup",
+        {"method": "ngram", "prompt_lookup_max": 2, "prompt_lookup_min": 1},
+    ),
+    "draft-model": Method(
+        "draft model, sampled",
+        "model",
+        {"method": "draft_model", "draft_sample_method": "probabilistic"},
+    ),
+    "draft-model-greedy": Method(
+        "draft model, its argmax",
+        "model",
+        {"method": "draft_model", "draft_sample_method": "greedy"},
+    ),
+}
+
+
+class VllmEngine:
+    """`LLM.generate` of vLLM, in this process.
+
+    Parameters
+    ----------
+    method : str
+        A key of `METHODS`.
+    dtype : str
+        Of weights and cache: ``float32``, ``bfloat16`` or ``float16``. The law is that of the
+        weights in full precision.
+    seeds : {'request', 'none'}
+        Whether every request carries its seed, which the samplers draw from row by row, or none
+        does and all rows of a batch share the engine's stream. These are two paths in vLLM.
+    repair : {'no', 'yes'}
+        ``yes`` replaces two functions of the CPU backend of 0.32: one hands the samplers of the
+        speculative arm uninitialised memory for temperature, top_k and top_p, one fails on a
+        top_k where nothing was proposed. An experiment, to see what else there is; by default
+        nothing of vLLM that computes is changed.
+
+    Raises
+    ------
+    UnknownEngineError
+        If there is no such method, or an option has no such value.
+
+    Notes
+    -----
+    The control arm is a second `LLM` without a ``speculative_config``: speculation cannot be
+    switched off by the request.
+
+    A seeded request seeds verification alone: a sampled draft draws from the engine's stream
+    whatever the request says. That stream begins at the same place in every process, so it is
+    begun anew for every batch, at a place that is no request's seed.
+
+    ``min_p`` is refused by vLLM where it speculates, and is not claimed.
+    """
+
+    def __init__(
+        self,
+        method: str = "ngram",
+        dtype: str = "float32",
+        seeds: str = "request",
+        repair: str = "no",
+    ) -> None:
+        if method not in METHODS:
+            raise UnknownEngineError(
+                f"vllm has no method {method!r}; there are {', '.join(METHODS)}"
+            )
+        _one_of("dtype", dtype, ("float32", "bfloat16", "float16"))
+        _one_of("seeds", seeds, ("request", "none"))
+        _one_of("repair", repair, ("no", "yes"))
+        self._method, self._dtype = METHODS[method], dtype
+        self._seeded, self._repair = seeds == "request", repair == "yes"
+        self.card = EngineCard(
+            name="vllm" if method == "ngram" else f"vllm:{method}",
+            version=version() + (" with two functions repaired" if self._repair else ""),
+            method=self._method.words,
+            homepage=HOMEPAGE,
+        )
+        self.capabilities = Capabilities(
+            draft=self._method.draft,
+            max_batch=BATCH,
+            # temperature first; then min_p, which speculation refuses; top_p is of what top_k left
+            dialect=Dialect(order=("temperature", "min_p", "top_k", "top_p")),
+            min_p=False,
+            verification="token",
+        )
+        self._torch: Any = None
+        self._library: Any = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._options: dict[bool, dict[str, Any]] = {}  # of both arms' LLM
+        self._arms: dict[bool, Any] = {}
+        self._rounds: _Rounds | _Counters | None = None
+
+    def load(self, probe: ModelPair) -> None:
+        """Load both arms.
+
+        Raises
+        ------
+        EngineLoadError
+            If torch or vLLM is missing or refuses the models, or the probe lacks a draft.
+        """
+        self.close()
+        if self._method.draft == "model" and probe.draft is None:
+            raise EngineLoadError(f"{self.card.name} needs a probe with a draft model")
+        self._torch, self._library = library(self._repair)
+        register_once()
+        self._folder = tempfile.TemporaryDirectory(prefix="conformance-vllm-")
+        speculative: dict[str, Any] = self._method.config | {"num_speculative_tokens": PROPOSALS}
+        if self._method.draft == "model":
+            speculative["model"] = self._wide(probe.draft)
+        control = {
+            "model": self._wide(probe.target),
+            "skip_tokenizer_init": True,
+            "trust_remote_code": False,
+            "generation_config": "vllm",
+            "enforce_eager": True,
+            "dtype": self._dtype,
+            "max_model_len": probe.context,
+            "max_num_seqs": BATCH,
+            # a prompt read in pieces ends a seeded request on the CPU: "CPU Generator does not use
+            # offset"
+            "enable_chunked_prefill": False,
+            "kv_cache_memory_bytes": KV_CACHE_BYTES,
+        }
+        counting = {"speculative_config": speculative, "disable_log_stats": False}
+        self._options = {False: control, True: control | counting}
+        for speculate in (False, True):
+            self._arm(speculate)
+
+    def generate(self, requests: Sequence[Request]) -> list[Completion]:
+        """Answer every request, in order.
+
+        Raises
+        ------
+        NotSupportedError
+            If vLLM refuses a configuration before it generates anything.
+        """
+        if not self._options:
+            raise EngineLoadError("generate was called before load")
+        params = [self._params(r) for r in requests]
+        answers: dict[int, Completion] = {}
+        for speculate in (True, False):
+            rows = [i for i, r in enumerate(requests) if r.speculate is speculate]
+            if rows:
+                done = self._run(speculate, [requests[i] for i in rows], [params[i] for i in rows])
+                answers |= zip(rows, done, strict=True)
+        return [answers[i] for i in range(len(requests))]
+
+    def close(self) -> None:
+        """Forget the models."""
+        self._drop()
+        self._options = {}
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    # --- the two arms -----------------------------------------------------------------------------
+
+    def _run(self, speculate: bool, requests: list[Request], params: list[Any]) -> list[Completion]:
+        llm = self._arm(speculate)
+        # seeds of requests are below 2**31, and torch's generator looks at 32 bits
+        self._torch.manual_seed(2**31 + (requests[0].seed or 0))
+        rounds = self._rounds if speculate else None
+        if rounds is not None:
+            rounds.clear()
+        try:
+            prompts = [{"prompt_token_ids": list(r.prompt)} for r in requests]
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+        except Exception as exc:
+            # what fails on its way leaves requests behind, which the next call would go on with
+            if _passed(exc, "step"):
+                self._drop()
+            elif _is_refusal(exc):
+                raise NotSupportedError(f"vllm refuses {requests[0].decoding}: {exc}") from exc
+            raise
+        tokens = [tuple(output.outputs[0].token_ids) for output in outputs]
+        if rounds is None:
+            return [Completion(tokens=t) for t in tokens]
+        return rounds.completions([str(output.request_id) for output in outputs], tokens)
+
+    def _params(self, request: Request) -> Any:
+        decoding = request.decoding
+        if not request.prompt:
+            raise NotSupportedError("vllm needs a prompt of at least one token")
+        if decoding.min_p is not None:
+            raise NotSupportedError("vllm takes no min_p where it speculates")
+        if not decoding.greedy and decoding.temperature < LOWEST_TEMPERATURE:
+            raise NotSupportedError(f"vllm raises a temperature below {LOWEST_TEMPERATURE}")
+        return self._library.SamplingParams(
+            temperature=0.0 if decoding.greedy else float(decoding.temperature),
+            top_k=0 if decoding.top_k is None else int(decoding.top_k),
+            top_p=1.0 if decoding.top_p is None else float(decoding.top_p),
+            min_p=0.0,
+            seed=request.seed if self._seeded else None,
+            max_tokens=request.max_new_tokens,
+            ignore_eos=True,
+            detokenize=False,
+        )
+
+    def _wide(self, folder: Path | None) -> str:
+        """A model as vLLM's attention can take it."""
+        assert folder is not None
+        assert self._folder is not None
+        try:
+            return str(widened(folder, Path(self._folder.name) / folder.name))
+        except (OSError, ValueError) as exc:
+            raise EngineLoadError(f"vllm cannot load {folder}: {exc}") from exc
+
+    def _arm(self, speculate: bool) -> Any:
+        """The LLM of an arm, loaded anew if it failed."""
+        if speculate not in self._arms:
+            try:
+                llm = self._library.LLM(**self._options[speculate])
+            except Exception as exc:  # vLLM raises many kinds, its own and others'
+                raise EngineLoadError(
+                    f"vllm cannot load {self._options[speculate]['model']}: {exc}"
+                ) from exc
+            self._arms[speculate] = llm
+            if speculate:
+                try:
+                    self._rounds = _Rounds(llm)
+                except AttributeError:  # another version keeps its scheduler elsewhere
+                    self._rounds = _Counters(llm)
+        return self._arms[speculate]
+
+    def _drop(self) -> None:
+        """Forget both arms: they share a state of the process, which ending one takes away."""
+        for llm in self._arms.values():
+            llm.llm_engine.engine_core.shutdown()
+        self._arms.clear()
+        self._rounds = None
+
+
+class _Rounds:
+    """Watches the blocks of one LLM, at its scheduler and without changing them."""
+
+    def __init__(self, llm: Any) -> None:
+        self._done: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+        update = scheduler.update_from_output
+
+        @functools.wraps(update)
+        def watched(scheduled: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
+            proposed = scheduled.scheduled_spec_decode_tokens
+            for request, row in output.req_id_to_index.items():
+                # a prompt that is read in several pieces yields no token until the last
+                if output.sampled_token_ids and (emitted := len(output.sampled_token_ids[row])):
+                    block = (len(proposed.get(request, ())), emitted - 1)
+                    # the scheduler's names of requests are ours and a random suffix
+                    self._done[request.partition("-")[0]].append(block)
+            return update(scheduled, output, *args, **kwargs)
+
+        scheduler.update_from_output = watched
+
+    def clear(self) -> None:
+        self._done.clear()
+
+    def completions(self, names: list[str], tokens: list[tuple[int, ...]]) -> list[Completion]:
+        return [
+            Completion(tokens=t, rounds=tuple(self._done[name]))
+            for name, t in zip(names, tokens, strict=True)
+        ]
+
+
+class _Counters:
+    """vLLM's own counters, where its blocks cannot be watched."""
+
+    def __init__(self, llm: Any) -> None:
+        self._llm = llm
+        self._before = (0, 0)
+
+    def clear(self) -> None:
+        self._before = self._now()
+
+    def completions(self, _names: list[str], tokens: list[tuple[int, ...]]) -> list[Completion]:
+        drafted, accepted = self._now()
+        counts = (drafted - self._before[0], accepted - self._before[1])
+        return [Completion(tokens=t, counts=None if i else counts) for i, t in enumerate(tokens)]
+
+    def _now(self) -> tuple[int, int]:
+        values = {m.name: m.value for m in self._llm.get_metrics() if m.name in (DRAFTED, ACCEPTED)}
+        return int(values.get(DRAFTED, 0)), int(values.get(ACCEPTED, 0))
+
+
+def create(
+    method: str = "", dtype: str = "float32", seeds: str = "request", repair: str = "no"
+) -> VllmEngine:
+    """Make the engine of one method.
+
+    Parameters
+    ----------
+    method : str
+        A key of `METHODS`; empty for n-grams.
+    dtype, seeds, repair : str
+        As of `VllmEngine`.
+
+    Raises
+    ------
+    UnknownEngineError
+        If there is no such method, or an option has no such value.
+    """
+    return VllmEngine(method or "ngram", dtype, seeds, repair)
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UnknownEngineError(f"vllm has no {option}={value}; there are {', '.join(allowed)}")
+
+
+def _is_refusal(exc: BaseException) -> bool:
+    """Whether vLLM blames the request."""
+    return isinstance(exc, ValueError) or any(
+        kind.__name__ == "VLLMClientError" for kind in type(exc).__mro__
+    )
+
+
+def _passed(exc: BaseException, function: str) -> bool:
+    """Whether an exception came through a function of that name."""
+    return any(f.f_code.co_name == function for f, _ in traceback.walk_tb(exc.__traceback__))
