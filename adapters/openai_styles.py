@@ -208,13 +208,13 @@ def read(answer: Json, r: Request, style: Style, terms: Terms) -> Completion:
             f"an answer has {len(ids)} tokens where {r.max_new_tokens} were asked for and no "
             "end-of-sequence token exists"
         )
-    seen = _prompt_tokens(answer)
+    seen = prompt_tokens(answer)
     if seen is not None and seen != len(r.prompt):
         raise BadAnswerError(
             f"the server saw a prompt of {seen} tokens where {len(r.prompt)} were sent; does it "
             "add a token of its own, or a template?"
         )
-    counts = _counts(answer)
+    counts = drafted_and_accepted(answer)
     if not r.speculate and counts is not None and counts[0]:
         raise BadAnswerError(
             "an answer of the control arm counts drafted tokens: the server speculates although "
@@ -234,7 +234,8 @@ def metrics(page: bytes) -> tuple[int, int] | None:
     return (found[b"draft"], found[b"accepted"]) if len(found) == 2 else None
 
 
-def _prompt_tokens(answer: Json) -> int | None:
+def prompt_tokens(answer: Json) -> int | None:
+    """Tokens of the prompt as the server saw it; None if it does not tell."""
     seen = answer.get("tokens_evaluated")
     for place in ("usage", "meta_info"):
         if isinstance(answer.get(place), dict):
@@ -242,7 +243,7 @@ def _prompt_tokens(answer: Json) -> int | None:
     return seen if type(seen) is int else None
 
 
-def _counts(answer: Json) -> tuple[int, int] | None:
+def drafted_and_accepted(answer: Json) -> tuple[int, int] | None:
     """Tokens drafted and accepted for this answer; None if it does not tell."""
     timings = answer.get("timings")
     if isinstance(timings, dict):  # llama-server leaves them out where nothing was drafted

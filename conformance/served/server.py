@@ -198,13 +198,13 @@ class Server:
     def _read(self, met: Met, answer: Json, a: Ask) -> Answer:
         read = read_text if met.style == "text" else read_ids
         symbols = read(met, answer, a.tokens)
-        counts = styles._counts(answer)
+        counts = styles.drafted_and_accepted(answer)
         if a.arm != SPECULATIVE and counts is not None and counts[0]:
             raise BadAnswerError(
                 "an answer of the control arm counts drafted tokens: it speculates although it "
                 "should not"
             )
-        seen = styles._prompt_tokens(answer)
+        seen = styles.prompt_tokens(answer)
         if seen is not None and self._lengths.setdefault(a.text, seen) != seen:
             raise BadAnswerError(
                 f"the prompt had {seen} tokens here and {self._lengths[a.text]} in another answer: "
