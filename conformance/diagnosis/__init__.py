@@ -92,18 +92,21 @@ class Diagnosis:
         fault = self.faults[first]
         also = [n for n in self.alike if n != first][:2]
         rest = [n for n in self.ranked if n not in self.alike]
-        says = f"Likely cause: {first} ({fault.summary})"
+        # said first, since a table may cut the sentence short
+        says = (
+            "Likely cause:" if self.fits >= FITS else "No fault in the catalogue fits; nearest is"
+        )
+        of = ""
         if fault.parameter is not None and fault.parameter != FAULTS[first].parameter:
-            says = f"Likely cause: {first} ({fault.summary}; of about {fault.parameter:g})"
+            of = f"; of about {fault.parameter:g}"
+        says += f" {first} ({fault.summary}{of})"
         if also:
             says += f", or {' or '.join(also)}, which looks the same here"
         if rest:
             gap = self.scores[first] - self.scores[rest[0]]
             says += f", favoured over {rest[0]} by odds of {odds_in_words(gap)}"
         says += f" and over exactness by {odds_in_words(against_exact)}"
-        if self.fits >= FITS:
-            return says + ", and it fits."
-        return says + ", but it does not fit well: look for something like it."
+        return says + (", and it fits." if self.fits >= FITS else ": look for something like it.")
 
 
 def diagnose(judge: ArmJudge, evidence: Evidence) -> str:

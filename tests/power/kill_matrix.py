@@ -114,7 +114,8 @@ def one(task: tuple[str, str, int, bool, bool]) -> Run:
         if r.verdict.verdict is Verdict.NOT_EXACT:
             cases.append(f"{r.case.probe} / {r.case.decoding}")
             tests |= {f.test for f in r.findings if f.rejected and f.arm != "control"}
-            named |= f"cause: {task[0].partition('=')[0]} " in r.verdict.why
+            fault = task[0].partition("=")[0]
+            named |= any(f"{said} {fault} " in r.verdict.why for said in ("cause:", "nearest is"))
         elif r.verdict.verdict is Verdict.ERROR:
             tests.add("contract")
     return Run(run_verdict(verdicts), tuple(sorted(tests)), tuple(cases), named)
