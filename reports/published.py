@@ -1,6 +1,7 @@
 """The compatibility page: what published reports say of each engine, gathered in one table.
 
-A published report is a run's ``report.json``, unchanged, under a name of its own. The page is made
+A published report is a run's ``report.json`` under a name of its own, unchanged but for tracebacks:
+they are full of the paths of somebody's machine, and only their last line is kept. The page is made
 from nothing else, so that every cell can be looked up, and is made anew whenever one is added.
 """
 
@@ -87,7 +88,8 @@ def publish(bundle: Path, folder: Path) -> Path:
     path = folder / f"{safe}-{report.settings.profile}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _write(path, dump_json(report))
+        cases = [case.model_copy(update={"error": _last_line(case.error)}) for case in report.cases]
+        _write(path, dump_json(report.model_copy(update={"cases": cases})))
         _write(folder / PAGE, render_page(folder))
     except OSError as exc:
         raise ReportError(f"cannot publish in {folder}: {exc.strerror or exc}") from exc
@@ -148,6 +150,11 @@ def _line(row: Row) -> str:
         f"[{profile}, {date}]({row.file})",
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _last_line(error: str | None) -> str | None:
+    lines = (error or "").strip().splitlines()
+    return lines[-1] if lines else None
 
 
 def _write(path: Path, text: str) -> None:
