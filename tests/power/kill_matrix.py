@@ -123,9 +123,12 @@ def one(task: tuple[str, str, int, bool, bool]) -> Run:
 
 def one_verifier(task: tuple[str, str, int, bool, bool]) -> Run:
     """As `one`, for the bare acceptance rule with the fault."""
-    name, profile, seed, _, _ = task
+    name, profile, seed, first_only, explain = task
     verifier = verifying.named(f"faulty:{name}:verifier")
-    result = verifying.judged(verifier, verifying.plan_for(verifier, profile, seed=seed))
+    plan = verifying.plan_for(verifier, profile, seed=seed)
+    if first_only and not explain and (tests := verifying.first_kill(verifier, plan)):
+        return Run(Verdict.NOT_EXACT, tests, (), False)
+    result = verifying.judged(verifier, plan)
     return Run(
         result.verdict.verdict,
         tuple(sorted({f.test for f in result.findings if f.rejected})),

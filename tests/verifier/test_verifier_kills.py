@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from verifying import judged, named, plan_for, sampled
+from verifying import first_kill, judged, named, plan_for, sampled
 
 from conformance.errors import UnknownEngineError
 from conformance.faults import rule_faults
@@ -63,3 +63,19 @@ def test_small_leniency_at_the_standard_profile() -> None:
 def test_faults_of_the_engine_are_not_the_verifier_s(name: str) -> None:
     with pytest.raises(UnknownEngineError, match=r"in the engine around|no fault named"):
         named(f"faulty:{name}:verifier")
+
+
+@pytest.mark.parametrize("name", ["lenient=0.8", "resample-from-p"])
+def test_what_rejects_first_rejects_in_the_whole_run(name: str) -> None:
+    """The kill matrix asks no further than the first law that rejects."""
+    verifier = named(f"faulty:{name}:verifier")
+    plan = plan_for(verifier, "smoke", seed=3)
+    first = first_kill(verifier, plan)
+    whole = judged(verifier, plan)
+    assert first
+    assert set(first) <= {f.test for f in whole.findings if f.rejected}
+
+
+def test_nothing_rejects_first_where_the_rule_is_exact() -> None:
+    verifier = named("reference:verifier")
+    assert first_kill(verifier, plan_for(verifier, "smoke", seed=4)) == ()

@@ -11,8 +11,9 @@ from conformance.result import CaseResult
 from conformance.verdict import Finding
 from conformance.verifier import gather
 from conformance.verifier.contract import Verifier
-from conformance.verifier.decide import decide
+from conformance.verifier.decide import _edges, decide
 from conformance.verifier.gather import Gathered
+from conformance.verifier.judge import Judge, samples
 from conformance.verifier.plan import Blocks, VerifierCase, plan_run, verifier_case
 from conformance.verifier.serve import Server, check_verifier
 
@@ -65,6 +66,40 @@ def judged(verifier: Verifier, plan: RunPlan) -> CaseResult:
     for job in gather._jobs(case, plan.seed):
         gather._do(worker, job, book, lambda rows: None)  # type: ignore[arg-type]
     return decide(plan, Gathered(case, gather._evidence(case, plan.seed, book), book.error))
+
+
+def first_kill(verifier: Verifier, plan: RunPlan) -> tuple[str, ...]:
+    """The tests that reject on the first law, or edge, on which any does; empty if none does.
+
+    Laws are gathered and judged one by one, the small ones first and edges last, with the tokens
+    and at the level of the whole run: what rejects here is among the findings of `judged`, which
+    then is NOT EXACT. Tests over all laws together are not asked.
+    """
+    (case,) = plan.cases
+    assert isinstance(case, VerifierCase)
+    worker = _Here(Server(verifier))
+    groups: dict[tuple[str, str], list[gather._Job]] = {}
+    for job in gather._jobs(case, plan.seed):
+        groups.setdefault((job.kind, "" if job.kind == "edge" else job.name), []).append(job)
+    size = {name: case.law(name).spec.vocab * rows for name, rows in case.blocks}
+    for kind, name in sorted(groups, key=lambda g: (g[0] == "edge", size.get(g[1], 0))):
+        if kind == "again":
+            continue
+        book = gather._Book()
+        for job in groups[kind, name]:
+            gather._do(worker, job, book, lambda rows: None)  # type: ignore[arg-type]
+        evidence = gather._evidence(case, plan.seed, book)
+        if kind == "edge":
+            findings = [*_edges(case, Gathered(case, evidence))]
+        else:
+            judge = Judge(plan, case, evidence)
+            for sample in samples(case, evidence):
+                judge._count(sample)
+                judge._law(sample)
+            findings = [judge._support(), *judge.findings]
+        if rejected := sorted({f.test for f in findings if f.rejected}):
+            return tuple(rejected)
+    return ()
 
 
 class _Here:
