@@ -20,10 +20,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from conformance.adapters.library import need, version_of
 from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
 from conformance.decoding import Decoding
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
@@ -129,7 +129,7 @@ class FlashspecEngine:
         self._device, self._dtype = device, dtype
         self.card = EngineCard(
             name="flashspec" if method == "draft-model" else f"flashspec:{method}",
-            version=_version(),
+            version=version_of("flashspec"),
             method=self._method.words,
             homepage=HOMEPAGE,
             rule="exact" if self._method.variant == "rejection" else "typical acceptance (lossy)",
@@ -370,21 +370,8 @@ def create(method: str = "", *, device: str = "cpu", dtype: str = "float32") -> 
     return FlashspecEngine(method or "draft-model", device=device, dtype=dtype)
 
 
-def _version() -> str:
-    try:
-        return metadata.version("flashspec")
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _need(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as exc:
-        raise EngineLoadError(
-            f"the flashspec engine needs {module}, which cannot be imported ({exc}); "
-            "pip install 'specdec-conformance[flashspec]'"
-        ) from exc
+    return need(module, "flashspec", "pip install 'specdec-conformance[flashspec]'")
 
 
 @contextmanager

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from conformance.adapters.library import need, version_of
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
 from conformance.decoding import Decoding, Dialect
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
@@ -62,7 +62,7 @@ class MlxLmEngine:
             raise UnknownEngineError(f"mlx-lm has no device {device!r}; there are cpu and gpu")
         self._device = device
         self.card = EngineCard(
-            name="mlx-lm", version=_version(), method=METHODS[method], homepage=HOMEPAGE
+            name="mlx-lm", version=version_of("mlx-lm"), method=METHODS[method], homepage=HOMEPAGE
         )
         self.capabilities = Capabilities(max_batch=BATCH, dialect=DIALECT, verification="token")
         self._mx: Any = None
@@ -196,18 +196,5 @@ def create(method: str = "", *, device: str = "cpu") -> MlxLmEngine:
     return MlxLmEngine(method or "draft-model", device=device)
 
 
-def _version() -> str:
-    try:
-        return metadata.version("mlx-lm")
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _need(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as exc:
-        raise EngineLoadError(
-            f"the mlx-lm engine needs {module}, which cannot be imported ({exc}); on Linux: "
-            "pip install 'mlx[cpu]' mlx-lm"
-        ) from exc
+    return need(module, "mlx-lm", "on Linux: pip install 'mlx[cpu]' mlx-lm")

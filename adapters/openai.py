@@ -24,6 +24,7 @@ from conformance.adapters.openai_styles import (
     Style,
     Terms,
     join,
+    limits_of,
     metrics,
     put,
     read,
@@ -355,12 +356,7 @@ def create(
     urls = {True: address(url, "url")} if url else {}
     if control and urls:
         urls[False] = urls[True] if control == OFF_SWITCH else address(control, "control")
-    limits = Limits(
-        int(_number("concurrency", concurrency, 1, 1024, whole=True)),
-        _number("timeout", timeout, 0.1, 3600),
-        int(_number("retries", retries, 0, 20, whole=True)),
-        _number("rate", rate, 0, 1e6),
-    )
+    limits = limits_of(concurrency, timeout, retries, rate)
     options = {"model": model, "style": style, "precision": precision}
     return OpenAIEngine(
         urls,
@@ -370,17 +366,6 @@ def create(
         draft,
         _order(order) if order else None,
     )
-
-
-def _number(name: str, text: str, low: float, high: float, whole: bool = False) -> float:
-    try:
-        value = float(int(text) if whole else text)
-    except ValueError:
-        value = float("nan")
-    if not low <= value <= high:
-        kind = "a whole number" if whole else "a number"
-        raise UnknownEngineError(f"option {name} must be {kind} from {low:g} to {high:g}")
-    return value
 
 
 def _order(text: str) -> tuple[Warp, ...]:

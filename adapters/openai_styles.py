@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from conformance.adapters.openai_http import Limits
 from conformance.contract import Completion, Request
 from conformance.decoding import WARPS, Warp
 from conformance.errors import BadAnswerError, EngineLoadError, UnknownEngineError
@@ -318,3 +319,37 @@ def words_of(folder: Path) -> tuple[str, ...]:
     if [vocabulary[w] for w in words] != list(range(len(words))):
         raise EngineLoadError(f"the tokenizer in {folder} does not number its words from 0")
     return words
+
+
+def number_of(name: str, text: str, low: float, high: float, whole: bool = False) -> float:
+    """An option that is a number.
+
+    Raises
+    ------
+    UnknownEngineError
+        If it is none, or out of range.
+    """
+    try:
+        value = float(int(text) if whole else text)
+    except ValueError:
+        value = float("nan")
+    if not low <= value <= high:
+        kind = "a whole number" if whole else "a number"
+        raise UnknownEngineError(f"option {name} must be {kind} from {low:g} to {high:g}")
+    return value
+
+
+def limits_of(concurrency: str, timeout: str, retries: str, rate: str) -> Limits:
+    """The limits that options set to requests.
+
+    Raises
+    ------
+    UnknownEngineError
+        If one of them is no number, or out of range.
+    """
+    return Limits(
+        int(number_of("concurrency", concurrency, 1, 1024, whole=True)),
+        number_of("timeout", timeout, 0.1, 3600),
+        int(number_of("retries", retries, 0, 20, whole=True)),
+        number_of("rate", rate, 0, 1e6),
+    )

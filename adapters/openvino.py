@@ -14,10 +14,10 @@ import importlib
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from conformance.adapters.library import need, version_of
 from conformance.contract import (
     Capabilities,
     Completion,
@@ -123,7 +123,7 @@ class OpenVINOEngine:
         self._device, self._precision = device.upper(), PRECISIONS[dtype]
         self.card = EngineCard(
             name="openvino-genai" if method == "draft-model" else f"openvino-genai:{method}",
-            version=_version(),
+            version=version_of("openvino-genai"),
             method=self._method.words,
             homepage=HOMEPAGE,
         )
@@ -332,23 +332,10 @@ def create(method: str = "", device: str = "CPU", dtype: str = "float32") -> Ope
     return OpenVINOEngine(method or "draft-model", device, dtype)
 
 
-def _version() -> str:
-    try:
-        return metadata.version("openvino-genai")
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _line(exc: Exception) -> str:
     """What the library says, without its line breaks."""
     return " ".join(str(exc).split())
 
 
 def _need(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as exc:
-        raise EngineLoadError(
-            f"the openvino-genai engine needs {module}, which cannot be imported ({exc}); "
-            "conformance setup openvino-genai"
-        ) from exc
+    return need(module, "openvino-genai", "conformance setup openvino-genai")

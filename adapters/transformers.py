@@ -11,15 +11,14 @@ Inside this package ``import transformers`` still means the library: imports are
 from __future__ import annotations
 
 import functools
-import importlib
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from conformance.adapters.library import need, version_of
 from conformance.contract import (
     Capabilities,
     Completion,
@@ -111,7 +110,7 @@ class TransformersEngine:
         self._method = METHODS[method]
         self.card = EngineCard(
             name="transformers" if method == "draft-model" else f"transformers:{method}",
-            version=_version(),
+            version=version_of("transformers"),
             method=self._method.words,
             homepage=HOMEPAGE,
         )
@@ -364,21 +363,8 @@ def create(
     return TransformersEngine(method or "draft-model", device, dtype)
 
 
-def _version() -> str:
-    try:
-        return metadata.version("transformers")
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _need(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as exc:
-        raise EngineLoadError(
-            f"the transformers engine needs {module}, which cannot be imported ({exc}); "
-            "pip install 'specdec-conformance[transformers]'"
-        ) from exc
+    return need(module, "transformers", "pip install 'specdec-conformance[transformers]'")
 
 
 def _passed(exc: BaseException, function: str) -> bool:

@@ -10,7 +10,6 @@ Inside this package ``import xllamacpp`` still means the library: imports are ab
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import secrets
@@ -20,11 +19,11 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from conformance.adapters import gguf_probe
+from conformance.adapters.library import need, version_of
 from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
 from conformance.decoding import Decoding, Dialect, Warp
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
@@ -146,7 +145,7 @@ class XllamacppEngine:
         self._samplers = ORDERS[order]
         self.card = EngineCard(
             name="xllamacpp" if method == "draft-model" else f"xllamacpp:{method}",
-            version=_version(),
+            version=version_of("xllamacpp"),
             method=self._method.words,
             homepage=HOMEPAGE,
             rule="lossy: accepts at fixed rates" if self._method.rates else "exact",
@@ -350,17 +349,5 @@ def _own_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _version() -> str:
-    try:
-        return metadata.version("xllamacpp")
-    except metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def _need(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as exc:
-        raise EngineLoadError(
-            f"the xllamacpp engine needs {module}, which cannot be imported: {exc}"
-        ) from exc
+    return need(module, "xllamacpp", "conformance setup xllamacpp")

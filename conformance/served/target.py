@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conformance.adapters.openai_http import Limits, address
-from conformance.adapters.openai_styles import switch_of
+from conformance.adapters.openai_styles import limits_of, number_of, switch_of
 from conformance.errors import PlanError, UnknownEngineError
 from conformance.resolve import split_options
 
@@ -122,14 +122,9 @@ def _made(
         model,
         style,
         _prompts(Path(prompts)) if prompts else PROMPTS,
-        int(_number("tokens", tokens, 1, 64, whole=True)),
-        _number("ties", ties, 0, 0.5),
-        Limits(
-            int(_number("concurrency", concurrency, 1, 1024, whole=True)),
-            _number("timeout", timeout, 0.1, 3600),
-            int(_number("retries", retries, 0, 20, whole=True)),
-            _number("rate", rate, 0, 1e6),
-        ),
+        int(number_of("tokens", tokens, 1, 64, whole=True)),
+        number_of("ties", ties, 0, 0.5),
+        limits_of(concurrency, timeout, retries, rate),
     )
 
 
@@ -145,14 +140,3 @@ def _prompts(path: Path) -> tuple[str, ...]:
     if max(map(len, found)) > LONGEST_PROMPT:
         raise PlanError(f"a prompt in {path} is longer than {LONGEST_PROMPT:,} characters")
     return found
-
-
-def _number(name: str, text: str, low: float, high: float, whole: bool = False) -> float:
-    try:
-        value = float(int(text) if whole else text)
-    except ValueError:
-        value = float("nan")
-    if not low <= value <= high:
-        kind = "a whole number" if whole else "a number"
-        raise UnknownEngineError(f"option {name} must be {kind} from {low:g} to {high:g}")
-    return value

@@ -1,0 +1,46 @@
+"""What adapters share: the version of the library they wrap, and its modules, imported when asked
+for.
+
+Standard library and this suite's errors alone, like the adapters themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib import metadata
+from typing import Any
+
+from conformance.errors import EngineLoadError
+
+
+def version_of(distribution: str) -> str:
+    """Version of an installed distribution; in words, if it is not installed."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def need(module: str, engine: str, remedy: str) -> Any:
+    """Import a module of the library that an engine wraps.
+
+    Parameters
+    ----------
+    module : str
+        What to import.
+    engine : str
+        Which engine needs it.
+    remedy : str
+        What to do if it is missing.
+
+    Raises
+    ------
+    EngineLoadError
+        If it cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as exc:
+        raise EngineLoadError(
+            f"the {engine} engine needs {module}, which cannot be imported ({exc}); {remedy}"
+        ) from exc
