@@ -144,7 +144,8 @@ class Request:
     decoding : Decoding
         The configuration to sample with.
     seed : int or None
-        Distinct for every request of a run, in [0, 2**31). None for greedy decoding.
+        Distinct for every request of an arm, in [0, 2**31); those of other arms and cases are
+        drawn apart from them, so that a few may be the same. None for greedy decoding.
     speculate : bool
         False asks for the control arm: the same engine with speculation off.
     """
