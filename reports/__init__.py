@@ -1,6 +1,6 @@
 """The report of a run: its model, and what is written from it.
 
-`Report` is the contract (``report.json``, its schema in ``schema/report-1.1.json``); `load_report`
+`Report` is the contract (``report.json``, its schema in ``schema/report-1.2.json``); `load_report`
 reads it back, `write_bundle` writes it as JSON, HTML, Markdown and JUnit XML. Renderers show what
 the report holds and judge nothing. Every text in a report came from a model, an engine or a file,
 and is untrusted wherever it is shown.

@@ -17,7 +17,7 @@ from conformance.errors import ReportError
 from conformance.reports.measured import Measured
 from conformance.verdict import Verdict
 
-SCHEMA_VERSION: Final = "1.1"
+SCHEMA_VERSION: Final = "1.2"
 
 
 class _Strict(BaseModel):
@@ -156,9 +156,13 @@ class SettingsModel(_Strict):
 
 
 class Report(_Strict):
-    """A whole run."""
+    """A whole run.
 
-    schema_version: Literal["1.1"] = SCHEMA_VERSION
+    Fields that a later version of the schema added have defaults, so that an earlier report can
+    still be read and compared.
+    """
+
+    schema_version: Literal["1.1", "1.2"] = SCHEMA_VERSION
     tool_version: str
     created: datetime
     seconds: float

@@ -63,7 +63,7 @@ def test_wheel_holds_one_package_and_its_data(wheel: Path) -> None:
     top = {n.split("/")[0] for n in names}
     assert {t for t in top if not t.endswith(".dist-info")} == {"conformance"}
     assert "conformance/py.typed" in names
-    assert "conformance/reports/schema/report-1.1.json" in names
+    assert "conformance/reports/schema/report-1.2.json" in names
     assert "conformance/protocol.schema.json" in names
     assert "conformance/adapters/requirements/xllamacpp.txt" in names
     for module in ("adapters/transformers.py", "suites/test_greedy.py", "cli/__init__.py"):
