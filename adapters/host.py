@@ -17,6 +17,7 @@ import os
 import queue
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
@@ -90,18 +91,21 @@ class Host:
             self.engine.load(wire.decode_pair(message["probe"]))
             return {}
         if op == "generate":
-            return {"completions": self._generate(self.engine, message["requests"])}
+            return self._generate(self.engine, message["requests"])
         raise ConformanceError(f"the host protocol has no message {op!r}")
 
     @staticmethod
-    def _generate(engine: Engine, rows: list[wire.Json]) -> list[wire.Json]:
+    def _generate(engine: Engine, rows: list[wire.Json]) -> wire.Json:
         requests = wire.decode_requests(rows)
         size = max(1, int(engine.capabilities.max_batch))
-        answers = []
+        answers, seconds = [], 0.0
         for begin in range(0, len(requests), size):
             batch = requests[begin : begin + size]
-            answers += wire.encode_completions(engine.generate(batch), batch)
-        return answers
+            started = time.perf_counter()
+            made = engine.generate(batch)
+            seconds += time.perf_counter() - started
+            answers += wire.encode_completions(made, batch)
+        return {"completions": answers, "seconds": seconds}
 
     def _start(self, name: str) -> dict[str, Any]:
         self.close()

@@ -6,6 +6,7 @@ It also carries the deliberately wrong engines of `conformance.faults`: they dif
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -70,6 +71,8 @@ class Batch:
             for model, size in zip((target, draft), self.room, strict=True)
         ]
         self.rounds: list[list[tuple[int, int]]] = [[] for _ in requests]
+        self.began, self.timed = time.perf_counter(), any(r.times for r in requests)
+        self.times = np.zeros((self.size, room))  # when each token was there, since then
 
     @staticmethod
     def _prefill(model: TinyLlama, prompts: Tokens, room: int) -> Cache:
@@ -98,9 +101,17 @@ class Batch:
             vocab=self.target.shape.vocab_size,
         )
         return [
-            Completion(tokens=tuple(tokens), rounds=tuple(rounds) if self.k else None)
-            for tokens, rounds in self.steps.answer(written)
+            Completion(
+                tokens=tuple(tokens),
+                rounds=tuple(rounds) if self.k else None,
+                times=self._times(i) if self.timed else None,
+            )
+            for i, (tokens, rounds) in enumerate(self.steps.answer(written))
         ]
+
+    def _times(self, row: int) -> list[float]:
+        begin = self.prompt_length
+        return [float(t) for t in self.times[row, begin : begin + self.wanted]]
 
     def _extra(self, blocks: int) -> Floats:
         """Further uniforms, [B, blocks, E], from streams of their own."""
@@ -167,10 +178,11 @@ class Batch:
 
     def _append(self, rows: Tokens, tokens: Tokens) -> None:
         """Append each row's tokens, [b, m] padded with -1."""
-        end = self.length[rows]
+        end, now = self.length[rows], time.perf_counter() - self.began
         for i in range(tokens.shape[1]):
             alive = tokens[:, i] >= 0
             self.tokens[rows[alive], end[alive] + i] = tokens[alive, i]
+            self.times[rows[alive], end[alive] + i] = now
         self.length[rows] = end + (tokens >= 0).sum(axis=1)
 
     def _logits(self, which: int, rows: Tokens, start: Tokens, count: int) -> Floats:
@@ -245,12 +257,14 @@ class ReferenceEngine:
         for i, r in enumerate(requests):
             alike[len(r.prompt), r.max_new_tokens, r.decoding, r.speculate].append(i)
         answers: dict[int, Completion] = {}
+        began = time.perf_counter()
         for rows in alike.values():
             mine = [requests[i] for i in rows]
             k, steps = (self._proposals, self._steps) if mine[0].speculate else (0, EXACT_STEPS)
             batch = self._batch(
                 self._target, self._draft, steps, mine, k, self.capabilities.dialect
             )
+            batch.began = began
             answers |= zip(rows, batch.run(), strict=True)
         return [answers[i] for i in range(len(requests))]
 

@@ -11,6 +11,7 @@ Inside this package ``import transformers`` still means the library: imports are
 from __future__ import annotations
 
 import functools
+import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -127,6 +128,7 @@ class TransformersEngine:
         self._target: Any = None
         self._layers = 0
         self._rounds = _Rounds()
+        self._began = 0.0
         self._configs: dict[tuple[Decoding, int, bool], Any] = {}
         # One assistant for each do_sample: sampling with another vocabulary prunes the output
         # layer of the assistant it is given, in place, and greedy decoding then reads wrong ids.
@@ -178,7 +180,8 @@ class TransformersEngine:
         if self._target is None:
             raise EngineLoadError("generate was called before load")
         answers: dict[int, Completion] = {}
-        alike: dict[tuple[int, int, Decoding], list[int]] = defaultdict(list)
+        alike: dict[tuple[int, int, Decoding, bool], list[int]] = defaultdict(list)
+        self._began = time.perf_counter()
         with _quiet(self._library), self._torch.inference_mode():
             for i, r in enumerate(requests):
                 if not r.prompt:
@@ -186,7 +189,7 @@ class TransformersEngine:
                 if r.speculate:
                     answers[i] = self._speculate(r)
                 else:
-                    alike[len(r.prompt), r.max_new_tokens, r.decoding].append(i)
+                    alike[len(r.prompt), r.max_new_tokens, r.decoding, r.times].append(i)
             for rows in alike.values():
                 answers |= zip(rows, self._control([requests[i] for i in rows]), strict=True)
         return [answers[i] for i in range(len(requests))]
@@ -201,14 +204,22 @@ class TransformersEngine:
 
     def _speculate(self, request: Request) -> Completion:
         self._rounds.clear()
-        output = self._run([request], self._helpers[not request.decoding.greedy])
+        clock = _Clock(self._began) if request.times else None
+        helpers = self._helpers[not request.decoding.greedy] | _streamer(clock)
+        output = self._run([request], helpers)
         tokens = output[0, len(request.prompt) :].tolist()
-        return Completion(tokens=tuple(tokens), rounds=tuple(self._rounds.done))
+        return Completion(
+            tokens=tuple(tokens),
+            rounds=tuple(self._rounds.done),
+            times=None if clock is None else clock.times,
+        )
 
     def _control(self, requests: list[Request]) -> list[Completion]:
-        output = self._run(requests, {})
+        clock = _Clock(self._began) if requests[0].times else None
+        output = self._run(requests, _streamer(clock))
         tokens = output[:, len(requests[0].prompt) :].tolist()
-        return [Completion(tokens=tuple(row)) for row in tokens]
+        times = None if clock is None else clock.times
+        return [Completion(tokens=tuple(row), times=times) for row in tokens]
 
     def _run(self, requests: list[Request], helpers: dict[str, Any]) -> Any:
         first = requests[0]
@@ -300,6 +311,29 @@ class TransformersEngine:
             )
         except (OSError, ValueError) as exc:
             raise EngineLoadError(f"transformers cannot load the tokenizer: {exc}") from exc
+
+
+class _Clock:
+    """A streamer of the library that keeps when tokens came, and nothing else of them."""
+
+    def __init__(self, began: float) -> None:
+        self.times: list[float] = []
+        self._began = began
+        self._prompt = True  # which is streamed as well, first
+
+    def put(self, tokens: Any) -> None:
+        """A block's tokens, [1, n], or the next token of each row, [B]."""
+        if not self._prompt:
+            count = tokens.shape[-1] if tokens.ndim > 1 else 1
+            self.times += [time.perf_counter() - self._began] * count
+        self._prompt = False
+
+    def end(self) -> None:
+        """Nothing is held back."""
+
+
+def _streamer(clock: _Clock | None) -> dict[str, Any]:
+    return {} if clock is None else {"streamer": clock}
 
 
 class _Rounds:

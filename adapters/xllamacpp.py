@@ -15,6 +15,7 @@ import os
 import secrets
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -196,7 +197,8 @@ class XllamacppEngine:
             raise EngineLoadError("generate was called before load")
         if not all(r.prompt for r in requests):
             raise NotSupportedError("llama.cpp needs a prompt of at least one token")
-        return list(self._pool.map(self._one, requests))
+        began = time.perf_counter()
+        return list(self._pool.map(lambda r: self._one(r, began), requests))
 
     def close(self) -> None:
         """Stop the servers."""
@@ -207,17 +209,21 @@ class XllamacppEngine:
 
     # --- one request ------------------------------------------------------------------------------
 
-    def _one(self, request: Request) -> Completion:
+    def _one(self, request: Request, began: float) -> Completion:
         # a chunk a token: the counters in them tell the rounds
-        chunks: list[str] = []
-        self._servers[request.speculate].handle_completions(self._ask(request), chunks.append)
+        chunks: list[tuple[str, float]] = []
+        self._servers[request.speculate].handle_completions(
+            self._ask(request), lambda chunk: chunks.append((chunk, time.perf_counter() - began))
+        )
         tokens: list[int] = []
+        times: list[float] = []
         counters: list[tuple[int, int]] = []
-        for chunk in map(json.loads, chunks):
+        for chunk, at in ((json.loads(text), at) for text, at in chunks):
             if "error" in chunk:
                 raise RuntimeError(f"llama.cpp answers {json.dumps(chunk['error'])}")
             new = gguf_probe.word_ids(chunk["choices"][0]["text"])
             tokens += new
+            times += [at] * len(new)
             timings = chunk["timings"]
             counters += [(timings.get("draft_n", 0), timings.get("draft_n_accepted", 0))] * len(new)
         if len(tokens) != request.max_new_tokens:
@@ -225,7 +231,7 @@ class XllamacppEngine:
                 f"llama.cpp made {len(tokens)} tokens of {request.max_new_tokens} wanted"
             )
         rounds = _rounds(counters) if request.speculate else None
-        return Completion(tokens=tuple(tokens), rounds=rounds)
+        return Completion(tokens=tuple(tokens), rounds=rounds, times=times)
 
     def _ask(self, request: Request) -> str:
         """The request as JSON; whatever is not said falls back to defaults that are not neutral."""

@@ -117,10 +117,13 @@ def next_look(seen: int) -> int:
     return max(FIRST_LOOK, int(GROWTH * seen))
 
 
-def largest_log_e(ledger: Ledger) -> float:
-    """The largest value of log E at any look."""
-    bet, largest = Bet(), 0.0
+def course(ledger: Ledger) -> list[tuple[int, float]]:
+    """Requests settled and log E, at every look.
+
+    Looks become rarer as evidence grows, so that a million requests have fewer than fifty.
+    """
+    bet, out = Bet(), []
     for begin, end in looks(len(ledger.prompt)):
         bet.take(ledger, begin, end)
-        largest = max(largest, bet.log_e)
-    return largest
+        out.append((end, bet.log_e))
+    return out

@@ -148,6 +148,8 @@ class Request:
         drawn apart from them, so that a few may be the same. None for greedy decoding.
     speculate : bool
         False asks for the control arm: the same engine with speculation off.
+    times : bool
+        Whether `Completion.times` is wanted, where the engine can tell them.
     """
 
     prompt: tuple[int, ...]
@@ -155,6 +157,7 @@ class Request:
     decoding: Decoding
     seed: int | None = None
     speculate: bool = True
+    times: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +178,16 @@ class Completion:
         Tokens drafted and accepted, of an engine that counts them but does not tell its blocks.
         Only the sum over one `Engine.generate` call is used: an engine that counts by batch tells
         it with the first completion, and nothing with the others.
+    times : sequence of float or None
+        When each token was there, in seconds since the call of `Engine.generate` began; read only
+        where `Request.times` asks for it. Tokens of one block come at the same moment.
     """
 
     tokens: Sequence[int]
     finish_reason: str = "length"
     rounds: Sequence[tuple[int, int]] | None = None
     counts: tuple[int, int] | None = None
+    times: Sequence[float] | None = None
 
 
 @runtime_checkable

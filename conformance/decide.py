@@ -7,6 +7,8 @@ import traceback
 from collections.abc import Callable
 from dataclasses import replace
 
+from conformance.acceptance import acceptance
+from conformance.cause import Cause
 from conformance.compare import compare_arms
 from conformance.diagnosis import diagnose
 from conformance.errors import ConformanceError, NotSupportedError
@@ -14,7 +16,7 @@ from conformance.evidence import Evidence, speculation_seen
 from conformance.gather import Gathered
 from conformance.greedy import GreedyJudge, compare_greedy
 from conformance.judge import ArmJudge
-from conformance.pictures import first_token_bars, pit_histograms
+from conformance.pictures import first_token_bars, pit_histograms, trajectory
 from conformance.plan import ACCEPTED, ROUNDING, Case, RunPlan
 from conformance.precision import beyond_rounding, note, with_measured_noise
 from conformance.result import ArmFacts, CaseResult
@@ -76,11 +78,11 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     verdict = verdict_of(plan, case, findings, seen, bool(spec.tree.outside))
     if gathered.stopped and verdict.verdict is not Verdict.NOT_EXACT:
         raise RuntimeError("sampling was stopped early, but judging finds no reason for it")
+    answers, cause = gathered.arms["speculative"], None
     if verdict.verdict is Verdict.NOT_EXACT:
-        answers = gathered.arms["speculative"]
-        cause = cause_of(lambda: diagnose(spec, answers)) if explain else ""
+        cause, told = cause_of(lambda: diagnose(spec, answers)) if explain else (None, "")
         early = _early(gathered) if gathered.stopped else ""
-        parts = (size_of(findings), cause, verdict.why, early)
+        parts = (size_of(findings), told, verdict.why, early)
         verdict = replace(verdict, why=" ".join(part for part in parts if part))
     return CaseResult(
         case,
@@ -90,15 +92,20 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
         arms=tuple(_facts(judges[arm], e) for arm, e in gathered.arms.items()),
         bars=first_token_bars(spec),
         pit=pit_histograms(spec),
+        trajectories=tuple(trajectory(judge) for judge in judges.values()),
+        acceptance=acceptance(spec.reading, answers),
+        diagnosis=cause,
     )
 
 
-def cause_of(look: Callable[[], str]) -> str:
-    """What a diagnosis says; a failure in looking for the cause takes nothing from the verdict."""
+def cause_of(look: Callable[[], tuple[Cause | None, str]]) -> tuple[Cause | None, str]:
+    """What a diagnosis found, and in words; a failure in looking for the cause takes nothing from
+    the verdict.
+    """
     try:
         return look()
     except Exception as exc:
-        return f"The cause could not be looked for ({type(exc).__name__}: {exc})."
+        return None, f"The cause could not be looked for ({type(exc).__name__}: {exc})."
 
 
 def _decide_greedy(plan: RunPlan, gathered: Gathered, seen: Speculation) -> CaseResult:

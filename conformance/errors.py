@@ -69,3 +69,7 @@ class ReportError(ConformanceError):
 
 class SetupError(ConformanceError):
     """An engine's own environment that cannot be made."""
+
+
+class ExpectationsError(ConformanceError, ValueError):
+    """An expectations file that cannot be read, or an entry in it that says too little."""

@@ -1,28 +1,49 @@
 """Evidence: the tokens an arm produced, with what the engine said of its rounds.
 
-One file an arm, written atomically, numpy's own format without pickling. Judging reads nothing
-else of the engine, so that whoever has the evidence can recompute the verdict.
+One Parquet file an arm, one row a request, for anybody to open. Judging reads nothing else of the
+engine, so that whoever has the evidence can recompute the verdict.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
-import os
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
-from conformance.errors import EvidenceError
-from conformance.law import Bools
+from conformance import columns
+from conformance.law import Bools, Floats
+from conformance.parquet import Meta, Shape, read_table, write_table
 from conformance.tinylm import Tokens
 from conformance.verdict import Speculation
+from conformance.wire import MOST_COUNTED, MOST_DRAFTED
 
-FORMAT = 2
 LONGEST_BLOCK = 16
+PAIR = pa.struct([columns.whole("drafted"), columns.whole("accepted")])
+TOKENS = columns.listed("tokens")
+ROUNDS = columns.listed("rounds", PAIR, nullable=True)
+SHAPE = Shape(
+    "engine",
+    pa.schema(
+        [
+            columns.whole("request"),
+            columns.whole("prompt"),
+            columns.whole("question", nullable=True),
+            columns.whole("seed", nullable=True),
+            TOKENS,
+            columns.whole("length"),
+            ROUNDS,
+            columns.whole("drafted", nullable=True),
+            columns.whole("accepted", nullable=True),
+            columns.whole("batch"),
+            columns.real("seconds"),
+        ]
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +59,8 @@ class Evidence:
     seeds : (N,) int64
         The seed each request was given; -1 for none.
     rounds : (M, 3) int64 or None
-        ``(request, drafted, accepted)`` for every block; None where the engine did not report.
+        ``(request, drafted, accepted)`` for every block, in the order of the requests; None where
+        the engine did not report.
     seconds : float
         Time inside the engine.
     planned : int
@@ -46,6 +68,15 @@ class Evidence:
     counts : (N, 2) int64 or None
         Tokens drafted and accepted, of an engine that tells no rounds; only their sums mean
         anything. None where it does not count either.
+    batch : (N,) int64 or None
+        Number of the batch each request was answered in, never falling. None: all in one.
+    batch_seconds : (N,) float64 or None
+        Time inside the engine of that batch; `seconds` is the sum over batches.
+    question : (N,) int64 or None
+        A digest of what was asked, prompt, tokens wanted and decoding, as
+        `conformance.gather.questions` makes it. None where it was not kept.
+    case, arm : str
+        Whose it is, as its file says.
     """
 
     tokens: Tokens
@@ -55,101 +86,235 @@ class Evidence:
     seconds: float
     planned: int
     counts: Tokens | None = None
-
-    def to_bytes(self) -> bytes:
-        """Serialise."""
-        buffer = io.BytesIO()
-        rounds = np.zeros((0, 3), np.int64) if self.rounds is None else self.rounds
-        counts = np.zeros((0, 2), np.int64) if self.counts is None else self.counts
-        np.savez_compressed(
-            buffer,
-            format=np.array(FORMAT),
-            tokens=self.tokens,
-            prompt=self.prompt,
-            seeds=self.seeds,
-            rounds=rounds,
-            reported=np.array(self.rounds is not None),
-            counts=counts,
-            counted=np.array(self.counts is not None),
-            seconds=np.array(self.seconds),
-            planned=np.array(self.planned),
-        )
-        return buffer.getvalue()
+    batch: Tokens | None = None
+    batch_seconds: Floats | None = None
+    question: Tokens | None = None
+    case: str = ""
+    arm: str = ""
 
     @property
     def sha256(self) -> str:
-        """Checksum over the arrays, whatever the compression."""
+        """Checksum over all that is judged, and none of the times."""
+        n = len(self.tokens)
+        # of no answers nothing is missing
+        rounds = np.zeros((0, 3), np.int64) if n == 0 else self.rounds
+        counts = None if n == 0 else self.counts
+        question = np.zeros(0, np.int64) if n == 0 else self.question
         digest = hashlib.sha256()
-        for array in (self.tokens, self.prompt, self.seeds, self.rounds, self.counts):
+        for array in (self.tokens, self.prompt, self.seeds, rounds, counts, question):
             block = np.zeros((0, 3), np.int64) if array is None else array
             digest.update(str(block.shape).encode())
             digest.update(np.ascontiguousarray(block, dtype="<i8").tobytes())
-        told = (self.rounds is not None, self.counts is not None, self.planned)
+        told = (*(a is not None for a in (rounds, counts, question)), self.planned)
         digest.update(str(told).encode())
         return digest.hexdigest()
 
-    def save(self, path: Path) -> None:
-        """Write the file, or leave what was there."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            file.write(self.to_bytes())
-        os.replace(file.name, path)
+    def save(self, path: Path, begin: int = 0, more: Mapping[str, Any] | None = None) -> None:
+        """Write the file, or leave what was there.
+
+        Parameters
+        ----------
+        path : Path
+            Where.
+        begin : int
+            Number of the first request; not 0 where this is a part of an arm.
+        more : mapping, optional
+            What else the file is to say of itself.
+
+        Raises
+        ------
+        EvidenceError
+            If it cannot be written.
+        """
+        meta = {
+            "case": self.case,
+            "arm": self.arm,
+            "begin": begin,
+            "planned": self.planned,
+            "width": self.tokens.shape[1],
+            "sha256": self.sha256,
+        }
+        write_table(path, SHAPE, _columns(self, begin), meta | dict(more or {}))
 
 
-def load_evidence(path: Path) -> Evidence:
+def load_evidence(path: Path, most: int | None = None, begin: int = 0) -> Evidence:
     """Read an arm's evidence.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    most : int, optional
+        Rows it may have.
+    begin : int
+        The request it must begin with; not 0 for a part.
 
     Raises
     ------
     EvidenceError
-        If the file is missing, damaged, of another format, or its arrays do not fit together.
+        If the file is missing, damaged, too large, of another format, or its columns do not fit
+        together.
     """
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            data = {name: file[name] for name in file.files}
-        if int(data["format"]) != FORMAT:
-            raise EvidenceError(f"{path} has evidence format {data['format']}, not {FORMAT}")
-        evidence = Evidence(
-            tokens=data["tokens"].astype(np.int64),
-            prompt=data["prompt"].astype(np.int64),
-            seeds=data["seeds"].astype(np.int64),
-            rounds=data["rounds"].astype(np.int64) if bool(data["reported"]) else None,
-            seconds=float(data["seconds"]),
-            planned=int(data["planned"]),
-            counts=data["counts"].astype(np.int64) if bool(data["counted"]) else None,
-        )
-    except EvidenceError:
-        raise
-    except Exception as exc:  # zip, zlib, header and key errors alike: the file is not ours
-        raise EvidenceError(f"cannot read evidence {path}: {exc}") from exc
-    n = len(evidence.tokens)
-    if evidence.tokens.ndim != 2 or evidence.prompt.shape != (n,) or evidence.seeds.shape != (n,):
-        raise EvidenceError(f"{path}: tokens, prompts and seeds do not fit together")
-    if evidence.counts is not None and evidence.counts.shape != (n, 2):
-        raise EvidenceError(f"{path}: tokens and counts do not fit together")
-    return evidence
+    return read_evidence(path, most, begin)[0]
+
+
+def read_evidence(path: Path, most: int | None = None, begin: int = 0) -> tuple[Evidence, Meta]:
+    """The same, and what the file says of itself."""
+    return read_table(path, SHAPE, lambda table, meta: (_made(table, meta, begin), meta), most)
+
+
+def _columns(e: Evidence, begin: int) -> list[pa.Array]:
+    n = len(e.tokens)
+    batch, seconds = _batches(e)
+    nothing = np.ones(n, dtype=np.bool_)
+    counts = np.zeros((n, 2), np.int64) if e.counts is None else e.counts
+    question = np.zeros(n, np.int64) if e.question is None else e.question
+    return [
+        columns.ints(np.arange(begin, begin + n)),
+        columns.ints(e.prompt),
+        columns.ints(question, nothing if e.question is None else None),
+        columns.ints(e.seeds, e.seeds == -1),
+        columns.rows(e.tokens, TOKENS),
+        columns.ints(np.full(n, e.tokens.shape[1])),
+        _round_column(e),
+        *(columns.ints(counts[:, i], nothing if e.counts is None else None) for i in (0, 1)),
+        columns.ints(batch),
+        columns.floats(seconds),
+    ]
+
+
+def _round_column(e: Evidence) -> pa.Array:
+    rounds = np.zeros((0, 3), np.int64) if e.rounds is None else e.rounds
+    if (np.diff(rounds[:, 0]) < 0).any():
+        raise ValueError("rounds must be in the order of the requests")
+    pairs = pa.StructArray.from_arrays(
+        [columns.ints(rounds[:, 1]), columns.ints(rounds[:, 2])], fields=list(PAIR)
+    )
+    each = np.bincount(rounds[:, 0], minlength=len(e.tokens))
+    missing = np.full(len(e.tokens), e.rounds is None)
+    return columns.lists(pairs, each, ROUNDS, missing)
+
+
+def _made(table: pa.Table, meta: Meta, begin: int) -> Evidence:
+    n = columns.consecutive(table["request"], columns.count(meta, "begin"), begin)
+    width, planned = columns.count(meta, "width"), columns.count(meta, "planned")
+    if planned < begin + n:
+        raise ValueError(f"it has {begin + n:,} requests of {planned:,} planned")
+    tokens = columns.matrix(table["tokens"], width)
+    if (columns.numbers(table["length"]) != width).any():
+        raise ValueError("a length is not that of the tokens")
+    prompt, seeds = columns.numbers(table["prompt"]), columns.numbers(table["seed"], missing=-1)
+    if min(prompt.min(initial=0), seeds.min(initial=-1) + 1) < 0:
+        raise ValueError("a prompt, or a seed, is negative")
+    batch, seconds = columns.numbers(table["batch"]), columns.reals(table["seconds"])
+    columns.timed(batch, seconds)
+    made = Evidence(
+        tokens=tokens,
+        prompt=prompt,
+        seeds=seeds,
+        rounds=_rounds(table["rounds"]),
+        seconds=_total(batch, seconds),
+        planned=planned,
+        counts=_counts(table["drafted"], table["accepted"]),
+        batch=batch,
+        batch_seconds=seconds,
+        question=_all_or_none(table["question"]),
+        case=columns.words(meta, "case"),
+        arm=columns.words(meta, "arm"),
+    )
+    if made.sha256 != meta.get("sha256"):
+        raise ValueError("it is not what was written: its checksum is another")
+    return made
+
+
+def _rounds(column: pa.ChunkedArray) -> Tokens | None:
+    if column.null_count:
+        return None
+    each, pairs = columns.lengths(column)
+    rounds = np.column_stack([np.repeat(np.arange(len(each)), each), *_pair(pairs.flatten())])
+    _fit(rounds[:, 1], rounds[:, 2], MOST_DRAFTED)
+    return rounds
+
+
+def _pair(fields: Sequence[pa.Array]) -> list[Tokens]:
+    return [np.array(f.to_numpy(zero_copy_only=False), dtype=np.int64) for f in fields]
+
+
+def _counts(drafted: pa.ChunkedArray, accepted: pa.ChunkedArray) -> Tokens | None:
+    both = _all_or_none(drafted), _all_or_none(accepted)
+    if both[0] is None or both[1] is None:
+        if both != (None, None):
+            raise ValueError("it counts drafted tokens without accepted ones, or the reverse")
+        return None
+    if len(both[0]) == 0:
+        return None
+    _fit(*both, MOST_COUNTED)
+    return np.column_stack(both)
+
+
+def _all_or_none(column: pa.ChunkedArray) -> Tokens | None:
+    if 0 < column.null_count < len(column):
+        raise ValueError("something is told of some requests and not of others")
+    return None if column.null_count else columns.numbers(column)
+
+
+def _fit(drafted: Tokens, accepted: Tokens, most: int) -> None:
+    if not ((accepted >= 0) & (accepted <= drafted) & (drafted <= most)).all():
+        raise ValueError("accepted tokens must be 0 or more, and no more than were drafted")
+
+
+# --- parts of evidence ----------------------------------------------------------------------------
+
+
+def _batches(e: Evidence) -> tuple[Tokens, Floats]:
+    n = len(e.tokens)
+    if e.batch is None or e.batch_seconds is None:
+        return np.zeros(n, np.int64), np.full(n, e.seconds)
+    return e.batch, e.batch_seconds
+
+
+def _total(batch: Tokens, seconds: Floats) -> float:
+    return float(seconds[np.unique(batch, return_index=True)[1]].sum())
 
 
 def continued(first: Evidence, then: Evidence) -> Evidence:
-    """Evidence of one arm gathered in two parts, the second after the first."""
-    rounds: Tokens | None = None
-    if len(then.tokens) == 0:
-        rounds = first.rounds
-    elif first.rounds is not None and then.rounds is not None:
-        rounds = np.concatenate([first.rounds, then.rounds + np.array([len(first.tokens), 0, 0])])
-    counts: Tokens | None = None
-    if first.counts is not None and then.counts is not None:
-        counts = np.concatenate([first.counts, then.counts])
-    elif len(then.tokens) == 0:
-        counts = first.counts
-    return Evidence(
+    """Evidence of one arm gathered in two parts, the second after the first.
+
+    It is the same whatever the parts: rounds are reported if they are for all requests, and counts
+    if they are for any.
+    """
+    n, m = len(first.tokens), len(then.tokens)
+    if n == 0 or m == 0:
+        some = then if n == 0 else first
+        return replace(some, planned=then.planned)
+    rounds = None
+    if first.rounds is not None and then.rounds is not None:
+        rounds = np.concatenate([first.rounds, then.rounds + np.array([n, 0, 0])])
+    counts = None
+    if first.counts is not None or then.counts is not None:
+        counts = np.concatenate(
+            [
+                np.zeros((len(e.tokens), 2), np.int64) if e.counts is None else e.counts
+                for e in (first, then)
+            ]
+        )
+    question = None
+    if first.question is not None and then.question is not None:
+        question = np.concatenate([first.question, then.question])
+    batch, seconds = (
+        np.concatenate(both) for both in zip(_batches(first), _batches(then), strict=True)
+    )
+    return replace(
+        then,
         tokens=np.concatenate([first.tokens, then.tokens]),
         prompt=np.concatenate([first.prompt, then.prompt]),
         seeds=np.concatenate([first.seeds, then.seeds]),
         rounds=rounds,
-        seconds=then.seconds,
-        planned=then.planned,
+        seconds=_total(batch, seconds),
         counts=counts,
+        batch=batch,
+        batch_seconds=seconds,
+        question=question,
     )
 
 
@@ -160,14 +325,19 @@ def selected(evidence: Evidence, keep: Bools) -> Evidence:
         number = np.cumsum(keep) - 1
         rounds = rounds[keep[rounds[:, 0]]]
         rounds = np.column_stack([number[rounds[:, 0]], rounds[:, 1:]])
-    return replace(
+    some = replace(
         evidence,
         tokens=evidence.tokens[keep],
         prompt=evidence.prompt[keep],
         seeds=evidence.seeds[keep],
         rounds=rounds,
         counts=None if evidence.counts is None else evidence.counts[keep],
+        question=None if evidence.question is None else evidence.question[keep],
     )
+    if evidence.batch is None or evidence.batch_seconds is None:
+        return some
+    batch, seconds = evidence.batch[keep], evidence.batch_seconds[keep]
+    return replace(some, batch=batch, batch_seconds=seconds, seconds=_total(batch, seconds))
 
 
 def first_requests(evidence: Evidence, n: int) -> Evidence:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from conformance.betting import largest_log_e
+from conformance.betting import course
 from conformance.evidence import Evidence
 from conformance.greedy import support
 from conformance.law import Bools, Floats
@@ -98,6 +98,12 @@ class ArmJudge:
     def _token_wise(self) -> bool:
         """Whether places in a block are claimed to be settled before their tokens."""
         return self.case.capabilities.verification == "token"
+
+    @cached_property
+    def course(self) -> list[tuple[int, float]]:
+        """Tokens looked at and the logarithm of the e-process, at every look."""
+        tokens = np.cumsum(self.reading.open.sum(axis=1))
+        return [(int(tokens[n - 1]), value) for n, value in course(self.reading.ledger)]
 
     @cached_property
     def set_aside(self) -> int:
@@ -185,7 +191,8 @@ class ArmJudge:
 
     def _betting(self) -> Finding:
         """The e-process: may reject at any time, so also where sampling was stopped early."""
-        log_e, n = largest_log_e(self.reading.ledger), int(self.reading.open.sum())
+        log_e = max([0.0, *(value for _, value in self.course)])
+        n = int(self.reading.open.sum())
         p_value = eprocess.p_value(log_e)
         rejected = p_value <= self.level
         against = f"a bet against the law gained a factor of 10^{log_e / np.log(10):.1f}"

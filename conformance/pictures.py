@@ -7,7 +7,7 @@ from scipy import stats
 
 from conformance.judge import ArmJudge
 from conformance.law import Floats
-from conformance.result import Bars, Histogram
+from conformance.result import Bars, Histogram, Trajectory
 from conformance.tinylm import Tokens
 
 PIT_BINS = 20
@@ -50,6 +50,17 @@ def counted(title: str, observed: Tokens, law: Floats, draft: Floats | None) -> 
 def _cells(values: Floats | Tokens, shown: list[int], rest: list[int]) -> list[float]:
     """The values shown one by one, and the sum of the others where there are any."""
     return [float(v) for v in values[shown]] + ([float(values[rest].sum())] if rest else [])
+
+
+def trajectory(judge: ArmJudge) -> Trajectory:
+    """The arm's e-process, at every look."""
+    tokens, values = zip(*judge.course, strict=True) if judge.course else ((), ())
+    return Trajectory(
+        judge.arm,
+        tokens,
+        tuple(float(value / np.log(10)) for value in values),
+        float(-np.log10(judge.level)),
+    )
 
 
 def pit_histograms(judge: ArmJudge) -> tuple[Histogram, ...]:

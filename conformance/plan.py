@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +20,8 @@ from conformance.contract import Capabilities, EngineCard, Precision
 from conformance.decoding import Decoding
 from conformance.errors import PlanError
 from conformance.oracle import Oracle
-from conformance.probes import Probe, load_probe
+from conformance.probes import Probe, load_probe, open_probe
+from conformance.recipes import RECIPES
 from conformance.reference import draw
 from conformance.statistics import certificate
 from conformance.statistics.leak import detectable
@@ -93,9 +95,10 @@ class PlannedTest:
 
 
 @lru_cache(maxsize=32)
-def _probe(name: str, precision: Precision) -> Probe:
+def _probe(name: str, precision: Precision, folder: Path | None) -> Probe:
     """One probe a process: the laws are those of the weights read before any engine saw them."""
-    return replace(load_probe(name), precision=precision)
+    probe = load_probe(name) if folder is None else open_probe(name, folder / name)
+    return replace(probe, precision=precision)
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,8 @@ class Case:
     `error` is set where the engine could not even be asked. `noise` is the rounding of a logit in
     nats where the engine computes in low precision and it was measured; None where it is that of
     float32, which the probe knows. `rounding` is the workload it is measured on: greedy requests to
-    the engine without speculation, beside those of a sampled case.
+    the engine without speculation, beside those of a sampled case. `probes` is a folder to take
+    the probe from, in the place of the cache.
     """
 
     engine: str
@@ -120,6 +124,7 @@ class Case:
     error: str | None = None
     noise: float | None = None
     rounding: Workload | None = None
+    probes: Path | None = None
 
     @property
     def id(self) -> str:
@@ -131,6 +136,11 @@ class Case:
         """The id as a file name: readable, short enough, and still unique."""
         digest = hashlib.sha256(self.id.encode()).hexdigest()[:8]
         return re.sub(r"[^A-Za-z0-9.=+-]+", "_", self.id)[-80:] + "-" + digest
+
+    @property
+    def has_probe(self) -> bool:
+        """Whether a pair of our own models is sampled: not the laws, or the model, of others."""
+        return self.probe in RECIPES
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -152,7 +162,7 @@ class Case:
     def oracle(self) -> Oracle:
         """The laws of this case."""
         return Oracle(
-            _probe(self.probe, self.capabilities.precision),
+            _probe(self.probe, self.capabilities.precision, self.probes),
             self.decoding,
             self.capabilities.dialect,
             self.capabilities.draft,

@@ -12,6 +12,8 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Generator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +22,14 @@ import pytest
 from conformance.text import one_line
 
 if TYPE_CHECKING:
-    from conformance.reports.model import CaseModel
+    from conformance.reports.model import CaseModel, Expectation, ExpectationsModel
     from conformance.store import Store
 
 SESSION_VARIABLE = "CONFORMANCE_SESSION"
 _STORE: pytest.StashKey[Store] = pytest.StashKey()
 _BEGIN: pytest.StashKey[float] = pytest.StashKey()
+_EXPECTATIONS: pytest.StashKey[tuple[Expectation, ...]] = pytest.StashKey()
+_JUDGED: pytest.StashKey[CaseModel] = pytest.StashKey()  # the case that a test asked for
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,6 +75,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--conformance-out", metavar="DIR", help="write the report and the evidence here"
     )
+    group.addoption(
+        "--expectations",
+        metavar="FILE",
+        help="failures that are known, in TOML, each with a reason, a link and an expiry",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -85,6 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
     from conformance.errors import ConformanceError  # noqa: PLC0415
 
     try:
+        _ = _expectations(config)
         _store(config).clear()
         _ = _store(config).plan  # what cannot be planned is said once, before anything is collected
     except ConformanceError as exc:
@@ -109,6 +119,24 @@ def _store(config: pytest.Config) -> Store:
         )
         config.stash[_STORE] = Store(settings, Path(os.environ[SESSION_VARIABLE]))
     return config.stash[_STORE]
+
+
+def _expectations(config: pytest.Config) -> tuple[Expectation, ...]:
+    """The declared failures, read once in each process."""
+    if _EXPECTATIONS not in config.stash:
+        from conformance.reports.expectations import load_expectations  # noqa: PLC0415
+
+        path = config.getoption("expectations")
+        config.stash[_EXPECTATIONS] = load_expectations(Path(path)) if path else ()
+    return config.stash[_EXPECTATIONS]
+
+
+def _marked(
+    config: pytest.Config, cases: Sequence[CaseModel]
+) -> tuple[list[CaseModel], ExpectationsModel | None]:
+    from conformance.reports.expectations import apply_expectations  # noqa: PLC0415
+
+    return apply_expectations(cases, _expectations(config), datetime.now(UTC).date())
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -148,26 +176,64 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def judged_case(request: pytest.FixtureRequest) -> CaseModel:
     """A judged case; gathered now if no test of this session has asked for it yet."""
-    case = _store(request.config).judged(request.param)
+    from conformance.reports.expectations import beside, excused  # noqa: PLC0415
+
+    ((case,), _) = _marked(request.config, [_store(request.config).judged(request.param)])
+    request.node.stash[_JUDGED] = case
     if case.verdict.value == "NOT SUPPORTED":
         pytest.skip(one_line(case.why))
     if case.verdict.value == "ERROR":
+        if excused(case):
+            pytest.xfail(beside(case))
         pytest.fail(f"ERROR: {one_line(case.why)}", pytrace=False)
     return case
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show what fails in a case that was expected to fail as pytest shows an expected failure.
+
+    A departure need not show in every test of its case, so that a test which passes is no news; a
+    case that is EXACT after all is, in the test of its verdict.
+    """
+    report = yield
+    case = item.stash.get(_JUDGED, None)
+    if call.when != "call" or case is None or item.config.getoption("runxfail"):
+        return report
+    from conformance.reports.expectations import beside, excused  # noqa: PLC0415
+
+    failed = call.excinfo is not None and call.excinfo.errisinstance(pytest.fail.Exception)
+    if failed and excused(case):
+        report.outcome, report.wasxfail = "skipped", beside(case)
+    elif report.passed and case.expected and case.expected.outcome == "passes now":
+        marker = item.get_closest_marker("conformance")
+        if marker is not None and marker.kwargs.get("question") == "every":
+            if case.expected.entry.strict:
+                report.outcome, report.longrepr = "failed", f"[XPASS(strict)] {beside(case)}"
+            else:
+                report.wasxfail = beside(case)
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """A verdict a case, and the run's."""
     if not _is_controller(config):
         return
+    from conformance.reports.expectations import beside, sentences  # noqa: PLC0415
     from conformance.verdict import run_verdict  # noqa: PLC0415
 
-    cases = _store(config).all_judged()
+    cases, found = _marked(config, _store(config).all_judged())
     terminalreporter.section("conformance")
     for case in cases:
         terminalreporter.write_line(f"{case.verdict.value:14} {case.id}")
         if case.verdict.value != "EXACT":
             terminalreporter.write_line(f"{'':14} {one_line(case.why)}")
+        if case.expected:
+            terminalreporter.write_line(f"{'':14} {beside(case)}")
+    for sentence in sentences(cases, found):
+        terminalreporter.write_line(sentence)
     verdict = run_verdict(c.verdict for c in cases)
     terminalreporter.write_line(f"run verdict: {verdict.value}")
     if config.getoption("conformance_out"):
@@ -187,7 +253,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         return
     if config.getoption("collectonly"):
         return
-    from conformance.verdict import EXIT_CODES, run_verdict  # noqa: PLC0415
+    from conformance.reports.expectations import exit_code_of  # noqa: PLC0415
 
     store = _store(config)
     cases = store.all_judged()
@@ -201,9 +267,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
             seconds=time.perf_counter() - config.stash[_BEGIN],
             jobs=int(config.getoption("numprocesses", 0) or 1),
             command=[Path(sys.argv[0]).name, *sys.argv[1:]],
+            expectations=_expectations(config),
         )
         write_bundle(report, store.folder)
-    code = EXIT_CODES[run_verdict(c.verdict for c in cases)]
+    code = exit_code_of(*_marked(config, cases))
     # a failure in somebody's own test is not to be hidden by an EXACT engine
     session.exitstatus = code or (
         exitstatus if exitstatus == pytest.ExitCode.TESTS_FAILED else pytest.ExitCode.OK

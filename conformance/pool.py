@@ -49,13 +49,18 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a task: completions as plain data, or the error."""
+    """What came of a task: completions as plain data, or the error.
+
+    `seconds` is seen from here, the way to the process and back included; `inside` is what the
+    process says that its engine took, where it says so.
+    """
 
     task: Task
     completions: tuple[wire.Json, ...] = ()
     seconds: float = 0.0
     error: ConformanceError | None = None
     detail: str = ""
+    inside: float | None = None
 
 
 class Worker:
@@ -121,7 +126,8 @@ class Worker:
             begin = time.perf_counter()
             answer = self._ask({"op": "generate", "requests": wire.encode_requests(task.requests)})
             seconds = time.perf_counter() - begin
-            return Outcome(task, wire.read_completions(answer, task.requests), seconds)
+            completions = wire.read_completions(answer, task.requests)
+            return Outcome(task, completions, seconds, inside=wire.read_seconds(answer))
         except ConformanceError as exc:
             if not isinstance(exc, NotSupportedError):
                 self.close()  # in what state the engine is, nobody knows
@@ -148,6 +154,11 @@ class Worker:
         self._kill(process)
         process.wait()
         process.stdout.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The process, while there is one."""
+        return None if self._process is None else self._process.pid
 
     def kill(self) -> None:
         """End the process from another thread, which makes a waiting `generate` return."""

@@ -164,6 +164,21 @@ def load_probe(name: str | Recipe, cache: Path | None = None) -> Probe:
     return Probe(recipe, folder)
 
 
+def open_probe(name: str, folder: Path) -> Probe:
+    """A probe whose files are in a folder that is not the cache, as they are.
+
+    Raises
+    ------
+    ProbeError
+        If no probe has this name, or the folder is not there.
+    """
+    if name not in RECIPES:
+        raise ProbeError(f"unknown probe {name!r}; there are {', '.join(RECIPES)}")
+    if not folder.is_dir():
+        raise ProbeError(f"there is no probe in {folder}")
+    return Probe(RECIPES[name], folder)
+
+
 def _check_unchanged(probe: Probe, record: Path) -> None:
     """A probe that an engine, or an accident, has changed is not the probe that was made."""
     try:

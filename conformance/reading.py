@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.betting import Ledger
+from conformance.chances import METHODS, chances
 from conformance.law import Bools, Floats
 from conformance.oracle import Chunk, Oracle, Tree, free_tokens
 from conformance.statistics import pit
@@ -62,6 +63,9 @@ class Reading:
         Tokens that tests other than support may use, and those of them whose law leaves a choice.
     impossible : (N, T) bool
         Tokens the law cannot emit.
+    chances : (N, T, 3) float64 or None
+        How likely a proposal is accepted there, by each of `METHODS`; None where the draft's law
+        is not known.
     by_p, by_draft, by_id : (N, T) float64
         The probability integral transform, ranked by p, by q/p and by token id.
     """
@@ -85,6 +89,8 @@ class Reading:
         aware = oracle.draft_kind != "none"
         self.q = np.ones(shape) if aware else None
         self.by_draft = np.zeros(shape) if aware else None
+        known = oracle.draft_kind == "model"
+        self.chances = np.zeros((*shape, len(METHODS))) if known else None
         self._strata = {EVERYWHERE: np.ones(shape, bool), **strata}
         self.leaks = {name: LeakSum() for name in self._strata} if aware else {}
         self.surprisal = SurprisalSum()
@@ -116,6 +122,8 @@ class Reading:
             self.by_draft.flat[at] = pit.randomised(
                 before, law[row, x], self._uniforms.by_draft[at]
             )
+            if self.chances is not None:
+                self.chances.reshape(-1, len(METHODS))[at] = chances(law, draft)[row]
             for name, leak in self.leaks.items():
                 use = free & self._strata[name].flat[at]
                 leak.add(row[use], x[use], law, draft)

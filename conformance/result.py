@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from conformance.acceptance import Acceptance
+from conformance.cause import Cause
 from conformance.plan import Case
 from conformance.verdict import CaseVerdict, Finding, Speculation
 
@@ -43,6 +45,28 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class Trajectory:
+    """An e-process as it was looked at.
+
+    Parameters
+    ----------
+    arm : str
+        Whose tokens.
+    tokens : tuple of int
+        How many had been judged at each look.
+    log10_e : tuple of float
+        Its logarithm there, to base 10.
+    needed : float
+        What it takes to reject.
+    """
+
+    arm: str
+    tokens: tuple[int, ...]
+    log10_e: tuple[float, ...]
+    needed: float
+
+
+@dataclass(frozen=True, slots=True)
 class CaseResult:
     """A judged case."""
 
@@ -53,4 +77,7 @@ class CaseResult:
     arms: tuple[ArmFacts, ...] = ()
     bars: tuple[Bars, ...] = ()
     pit: tuple[Histogram, ...] = ()
+    trajectories: tuple[Trajectory, ...] = ()
+    acceptance: Acceptance | None = None
+    diagnosis: Cause | None = None
     error: str | None = None

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.contract import Capabilities, EngineCard
 from conformance.decide import decide, unsampled
 from conformance.decoding import DEFAULT_DECODINGS, Decoding
+from conformance.described import Described
 from conformance.errors import ConformanceError, UnknownEngineError
 from conformance.gather import Progress, gather
 from conformance.plan import DEFAULT_ALPHA, Case, RunPlan, probe_for
@@ -95,11 +96,24 @@ class RunResult:
         return EXIT_CODES[self.verdict]
 
 
-def prepare(settings: Settings) -> RunPlan:
+def prepare(
+    settings: Settings,
+    described: Mapping[str, Described] | None = None,
+    probes: Path | None = None,
+) -> RunPlan:
     """Ask every engine what it can do, and plan.
 
     An engine that cannot be asked is an ERROR in each of its cases; a name that means nothing
     ends the run, because it is the caller's mistake.
+
+    Parameters
+    ----------
+    settings : Settings
+        What was asked for.
+    described : mapping of str to Described, optional
+        What the engines said earlier; none is asked then.
+    probes : Path, optional
+        A folder with the probes to use, in the place of the cache.
 
     Raises
     ------
@@ -110,27 +124,44 @@ def prepare(settings: Settings) -> RunPlan:
     """
     cases: list[Case] = []
     for name in dict.fromkeys(settings.engines):
-        if is_served(name):
-            cases += served_cases(name, settings.decodings)
-            continue
-        error = None
-        try:
-            card, capabilities, *injects = describe(name, settings.timeout, settings.python)
-        except UnknownEngineError:
-            raise
-        except ConformanceError as exc:
-            error = str(exc)
-            card, capabilities, injects = EngineCard(name=name), stand_in(name), [False]
-        if isinstance(capabilities, VerifierCapabilities):
-            cases.append(verifier_case(name, card, capabilities, injects[0], error))
-            continue
-        cases += [
-            Case(name, probe, d, card, capabilities, refusal=capabilities.refuses(d), error=error)
-            for probe, d in _questions(settings, capabilities)
-        ]
+        cases += _cases(name, settings, None if described is None else described.get(name))
+    if probes is not None:
+        cases = [replace(c, probes=probes) for c in cases]
     return plan_all(
         cases, settings.profile, settings.alpha, settings.seed, settings.stage, settings.requests
     )
+
+
+def _cases(name: str, settings: Settings, said: Described | None) -> Iterator[Case]:
+    """An engine's cases, not yet planned."""
+    if is_served(name):
+        known = None if said is None else (said.met, said.error, said.prompts)
+        yield from served_cases(name, settings.decodings, known)
+        return
+    said = said or ask(name, settings)
+    if isinstance(said.capabilities, VerifierCapabilities):
+        yield verifier_case(name, said.card, said.capabilities, said.injects, said.error)
+        return
+    claims, error = said.capabilities, said.error
+    for probe, d in _questions(settings, claims):
+        yield Case(name, probe, d, said.card, claims, refusal=claims.refuses(d), error=error)
+
+
+def ask(name: str, settings: Settings) -> Described:
+    """Ask an engine or a verifier who it is.
+
+    Raises
+    ------
+    UnknownEngineError
+        If there is none of this name.
+    """
+    try:
+        card, capabilities, *injects = describe(name, settings.timeout, settings.python)
+    except UnknownEngineError:
+        raise
+    except ConformanceError as exc:
+        return Described(EngineCard(name=name), stand_in(name), error=str(exc))
+    return Described(card, capabilities, bool(injects and injects[0]))
 
 
 def _questions(settings: Settings, capabilities: Capabilities) -> Iterator[tuple[str, Decoding]]:

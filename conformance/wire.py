@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import MISSING, asdict, fields
@@ -33,6 +34,7 @@ SCHEMA_PATH = Path(__file__).with_name("protocol.schema.json")
 LONGEST_FIELD = 500  # of a card
 MOST_DRAFTED = 1_000_000  # in one block
 MOST_COUNTED = 10**12  # in one batch
+LONGEST_TIME = 1e9  # seconds
 # What `read_description` may raise; the last at what is nested without end.
 UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 SWITCHES = ("control", "sampling", "greedy", "top_k", "top_p", "min_p")
@@ -152,6 +154,8 @@ def encode_requests(requests: Sequence[Request]) -> list[Json]:
             "decoding": plain[r.decoding],
             "seed": r.seed,
             "speculate": r.speculate,
+            # only where it is asked for: an engine may be older than this field
+            **({"times": True} if r.times else {}),
         }
         for r in requests
     ]
@@ -195,7 +199,9 @@ def read_completions(answer: Json, requests: Sequence[Request]) -> tuple[Json, .
     """
     try:
         answers = [
-            Completion(c["tokens"], rounds=c.get("rounds"), counts=c.get("counts"))
+            Completion(
+                c["tokens"], rounds=c.get("rounds"), counts=c.get("counts"), times=c.get("times")
+            )
             for c in answer["completions"]
         ]
     except KeyError as exc:
@@ -226,7 +232,43 @@ def _completion(answer: object, request: Request, i: int) -> Json:
             )
     elif answer.rounds is not None:
         rounds = _rounds(answer.rounds, i, wanted)
-    return {"tokens": tokens, "rounds": rounds, "counts": _counts(answer, request, i)}
+    read = {"tokens": tokens, "rounds": rounds, "counts": _counts(answer, request, i)}
+    if request.times and answer.times is not None:
+        read["times"] = _times(answer.times, i, wanted)
+    return read
+
+
+def read_seconds(answer: Json) -> float | None:
+    """How long the engine's process says that it generated; None where it does not say.
+
+    Raises
+    ------
+    BadAnswerError
+        If that is no time.
+    """
+    said = answer.get("seconds")
+    return None if said is None else _seconds(said, "seconds of the answer")
+
+
+def _times(values: object, i: int, wanted: int) -> list[float]:
+    """When each token was there: one moment a token, and none before the one before it."""
+    what = f"times of answer {i}"
+    try:
+        listed: list[object] = list(itertools.islice(values, wanted + 1))  # type: ignore[call-overload]
+    except TypeError as exc:
+        raise BadAnswerError(f"{what} must be numbers: {exc}") from exc
+    times = [_seconds(value, what) for value in listed]
+    if len(times) != wanted or times != sorted(times):
+        raise BadAnswerError(f"{what}: one for each of {wanted} tokens is wanted, in order")
+    return times
+
+
+def _seconds(value: object, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadAnswerError(f"{what} must be numbers, not {value!r:.100}")
+    if not (math.isfinite(value) and 0 <= value <= LONGEST_TIME):
+        raise BadAnswerError(f"{what} must be seconds, not {value!r:.100}")
+    return float(value)
 
 
 def _counts(answer: Completion, request: Request, i: int) -> list[int] | None:

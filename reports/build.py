@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -12,14 +12,23 @@ from importlib.metadata import PackageNotFoundError, version
 from statsmodels.stats.multitest import multipletests
 
 from conformance._version import __version__
+from conformance.acceptance import Acceptance
 from conformance.plan import Case, RunPlan
-from conformance.probes import Probe, load_probe
+from conformance.probes import Probe, load_probe, open_probe
+from conformance.reports.details import (
+    AcceptanceModel,
+    AcceptedModel,
+    DiagnosisModel,
+    TrajectoryModel,
+)
+from conformance.reports.expectations import apply_expectations, exit_code_of
 from conformance.reports.measured import measured
 from conformance.reports.model import (
     ArmModel,
     BarsModel,
     CaseModel,
     EngineModel,
+    Expectation,
     FindingModel,
     PitModel,
     ProbeModel,
@@ -27,16 +36,17 @@ from conformance.reports.model import (
     SettingsModel,
     SpeculationModel,
 )
+from conformance.reports.unasked import unasked
 from conformance.result import CaseResult
 from conformance.served.words import MODEL, relative
-from conformance.verdict import EXIT_CODES, Verdict, run_verdict
+from conformance.verdict import Verdict, run_verdict
 from conformance.verifier.plan import VerifierCase
 
 LISTED_PACKAGES = ("numpy", "scipy", "statsmodels", "torch", "transformers", "safetensors")
 
 
-def case_model(result: CaseResult) -> CaseModel:
-    """One judged case."""
+def case_model(result: CaseResult, stage: int = 1) -> CaseModel:
+    """One case, judged at a stage."""
     case = result.case
     return CaseModel(
         id=case.id,
@@ -54,7 +64,38 @@ def case_model(result: CaseResult) -> CaseModel:
         bars=[BarsModel(**asdict(b)) for b in result.bars],
         pit=[PitModel(**asdict(h)) for h in result.pit],
         error=result.error,
+        stage=stage,
+        trajectories=[
+            TrajectoryModel(
+                arm=t.arm, tokens=list(t.tokens), log10_e=list(t.log10_e), needed=t.needed
+            )
+            for t in result.trajectories
+        ],
+        acceptance=_acceptance(result.acceptance),
+        diagnosis=None
+        if result.diagnosis is None
+        else DiagnosisModel(**asdict(result.diagnosis)),
     )
+
+
+def _acceptance(seen: Acceptance | None) -> AcceptanceModel | None:
+    if seen is None:
+        return None
+    places = [
+        AcceptedModel(
+            place=at.place,
+            proposals=at.proposals,
+            accepted=at.accepted,
+            rate=at.rate.estimate,
+            low=at.rate.low,
+            high=at.rate.high,
+            rejection=at.rejection,
+            matching=at.matching,
+            likeliest=at.likeliest,
+        )
+        for at in seen.places
+    ]
+    return AcceptanceModel(verified=seen.verified, places=places)
 
 
 def build_report(
@@ -64,6 +105,8 @@ def build_report(
     seconds: float,
     jobs: int,
     command: Sequence[str],
+    expectations: Sequence[Expectation] = (),
+    created: datetime | None = None,
 ) -> Report:
     """Assemble the report of a run.
 
@@ -79,17 +122,25 @@ def build_report(
         Worker processes.
     command : sequence of str
         The command line.
+    expectations : sequence of Expectation, optional
+        Failures declared beforehand: they change the exit status, and no verdict.
+    created : datetime, optional
+        Of the report that is built again; now if left out.
     """
+    created = created or datetime.now(UTC)
+    marked, found = apply_expectations(
+        _with_holm(cases, plan.test_count), expectations, created.date()
+    )
     verdict = run_verdict(c.verdict for c in cases)
     planned = {c.id: c for c in plan.cases}
     shown = [planned[c.id] for c in cases]
     return Report(
         tool_version=__version__,
-        created=datetime.now(UTC),
+        created=created,
         seconds=seconds,
         command=list(command),
         verdict=verdict,
-        exit_code=EXIT_CODES[verdict],
+        exit_code=exit_code_of(marked, found),
         why=run_sentence(cases),
         settings=SettingsModel(
             profile=plan.profile.name,
@@ -103,14 +154,11 @@ def build_report(
         ),
         environment=environment(),
         engines=[_engine(c) for c in {c.engine: c for c in shown}.values()],
-        probes=[
-            _probe(load_probe(name))
-            for name in dict.fromkeys(
-                c.probe for c in shown if not isinstance(c, VerifierCase) and c.probe != MODEL
-            )
-        ],
-        cases=_with_holm(cases, plan.test_count),
+        probes=[_probe(probe) for probe in _probes(shown)],
+        cases=marked,
         measured=measured(),
+        expectations=found,
+        not_asked=unasked(plan, cases),
     )
 
 
@@ -164,6 +212,15 @@ def _engine(case: Case) -> EngineModel:
             f"top_k ties: {dialect.top_k_ties}"
         ),
     )
+
+
+def _probes(cases: Sequence[Case]) -> Iterator[Probe]:
+    """Every probe once, as it is on disk: an engine may have rounded its weights."""
+    for case in {c.probe: c for c in cases if c.has_probe}.values():
+        if case.probes is None:
+            yield load_probe(case.probe)
+        else:
+            yield open_probe(case.probe, case.probes / case.probe)
 
 
 def _probe(probe: Probe) -> ProbeModel:

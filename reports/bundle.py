@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import secrets
 from pathlib import Path
 
 from conformance.errors import ReportError
 from conformance.reports.junit import render_junit
+from conformance.reports.manifest import FILE, seal
 from conformance.reports.markdown import render_markdown
 from conformance.reports.model import Report, dump_json
+from conformance.reports.writing import replace_text
+
+FILES = {
+    "json": "report.json",
+    "html": "report.html",
+    "markdown": "report.md",
+    "junit": "junit.xml",
+}
+
+
+def render(report: Report) -> dict[str, str]:
+    """Every file that follows from a report, by its name."""
+    # the plots need matplotlib, which everybody who only imports the model should not wait for
+    from conformance.reports.html import render_html  # noqa: PLC0415
+
+    return {
+        FILES["html"]: render_html(report),
+        FILES["markdown"]: render_markdown(report),
+        FILES["junit"]: render_junit(report),
+        FILES["json"]: dump_json(report),
+    }
 
 
 def write_bundle(report: Report, folder: Path) -> dict[str, Path]:
-    """Write ``report.json``, ``report.html``, ``report.md`` and ``junit.xml`` into a folder.
+    """Write ``report.json``, ``report.html``, ``report.md``, ``junit.xml`` and ``manifest.json``
+    into a folder.
 
     Everything is rendered before anything is written, and each file replaces its predecessor in
-    one step, so that a reader never sees half a file.
+    one step, so that a reader never sees half a file. The last is ``report.json``: where it is, the
+    bundle is complete.
 
     Parameters
     ----------
@@ -29,43 +50,21 @@ def write_bundle(report: Report, folder: Path) -> dict[str, Path]:
     Returns
     -------
     dict of str to Path
-        The files by format: ``"json"``, ``"html"``, ``"markdown"``, ``"junit"``.
+        The files by format: ``"json"``, ``"html"``, ``"markdown"``, ``"junit"``, ``"manifest"``.
 
     Raises
     ------
     ReportError
         If the folder cannot be written.
     """
-    # the plots need matplotlib, which everybody who only imports the model should not wait for
-    from conformance.reports.html import render_html  # noqa: PLC0415
-
-    contents = {
-        "json": ("report.json", dump_json(report)),
-        "html": ("report.html", render_html(report)),
-        "markdown": ("report.md", render_markdown(report)),
-        "junit": ("junit.xml", render_junit(report)),
-    }
+    texts = render(report)
+    *others, last = texts
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in contents.values():
-            _replace(folder / name, text)
+        for name in others:
+            replace_text(folder / name, texts[name])
+        seal(folder, texts)
+        replace_text(folder / last, texts[last])
     except OSError as exc:
         raise ReportError(f"cannot write report to {folder}: {exc.strerror or exc}") from exc
-    return {kind: folder / name for kind, (name, _) in contents.items()}
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a text file in one visible step, with the same bytes on every platform."""
-    # beside its destination, because a rename is only atomic within one file system; not with
-    # tempfile, whose files nobody but their owner may read
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
-    try:
-        with partial.open("x", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
+    return {kind: folder / name for kind, name in FILES.items()} | {"manifest": folder / FILE}

@@ -7,13 +7,19 @@ Everything a renderer shows comes from here; nothing is computed while rendering
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from conformance.errors import ReportError
+from conformance.reports.details import (
+    AcceptanceModel,
+    DiagnosisModel,
+    TrajectoryModel,
+    UnaskedModel,
+)
 from conformance.reports.measured import Measured
 from conformance.verdict import Verdict
 
@@ -97,6 +103,43 @@ class PitModel(_Strict):
     band: tuple[float, float] = Field(description="simultaneous 99% band for a bin")
 
 
+class Expectation(_Strict):
+    """A failure that was declared before anything was sampled: one entry of an expectations file.
+
+    It excuses a case in the run's exit status and hides nothing.
+    """
+
+    case: str = Field(
+        description="pattern over 'engine / probe / decoding', as of file names: * ? [abc]"
+    )
+    verdict: list[Verdict] = Field(
+        default=[Verdict.NOT_EXACT], description="verdicts that are expected"
+    )
+    reason: str
+    link: str = Field(description="http or https address of an issue")
+    expires: date = Field(description="last day, in UTC, on which the entry excuses anything")
+    strict: bool = Field(default=False, description="whether passing now fails the run")
+
+
+class ExpectedModel(_Strict):
+    """What an expectation came to in one case."""
+
+    outcome: Literal["as expected", "passes now", "otherwise", "expired"] = Field(
+        description="only 'as expected' excuses the case; otherwise: it failed in another way"
+    )
+    entry: Expectation
+
+
+class ExpectationsModel(_Strict):
+    """What was expected of a run, and what became of it."""
+
+    entries: list[Expectation] = Field(description="the file's content")
+    unmatched: list[Expectation] = Field(description="entries that no case of this run matches")
+    expired: list[Expectation] = Field(description="entries that match a case and have expired")
+    as_expected: int = Field(description="cases that failed as expected")
+    passes_now: int = Field(description="cases that were expected to fail and are EXACT")
+
+
 class CaseModel(_Strict):
     """One case: engine x probe x decoding."""
 
@@ -117,6 +160,19 @@ class CaseModel(_Strict):
     bars: list[BarsModel]
     pit: list[PitModel]
     error: str | None = Field(description="traceback or engine output, where the case failed")
+    stage: int = Field(default=1, description="the stage it was judged at, with its alpha")
+    trajectories: list[TrajectoryModel] = Field(
+        default=[], description="the e-processes of a sampled case, by arm"
+    )
+    acceptance: AcceptanceModel | None = Field(
+        default=None, description="where the draft's law is known and rounds or counts are told"
+    )
+    diagnosis: DiagnosisModel | None = Field(
+        default=None, description="the likely cause, where a departure was found and it was sought"
+    )
+    expected: ExpectedModel | None = Field(
+        default=None, description="where an entry of the expectations file names this case"
+    )
 
 
 class EngineModel(_Strict):
@@ -176,6 +232,12 @@ class Report(_Strict):
     probes: list[ProbeModel]
     cases: list[CaseModel]
     measured: Measured = Field(description="how the suite itself was tested")
+    expectations: ExpectationsModel | None = Field(
+        default=None, description="where expected failures were declared"
+    )
+    not_asked: list[UnaskedModel] | None = Field(
+        default=None, description="what was not asked or not answered; None before schema 1.2"
+    )
 
 
 def json_schema() -> dict[str, Any]:

@@ -65,7 +65,9 @@ def test_it_is_the_contracts() -> None:
     for name in ("draft", "verification", "precision"):
         assert claims[name]["enum"] == list(get_args(getattr(contract, name.capitalize())))
     assert parts["decoding"]["required"] == [f.name for f in fields(Decoding)]
-    assert parts["request"]["required"] == [f.name for f in fields(Request)]
+    asked = [f.name for f in fields(Request)]
+    assert list(parts["request"]["properties"]) == asked
+    assert parts["request"]["required"] == [name for name in asked if name != "times"]
     assert parts["load"]["properties"]["probe"]["required"] == [f.name for f in fields(ModelPair)]
     for part in ("start", "answer-to-start"):
         assert parts[part]["properties"]["protocol"]["const"] == wire.PROTOCOL

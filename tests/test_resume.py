@@ -87,9 +87,10 @@ def test_more_samples_settle_what_was_inconclusive(tmp_path: Path, probe_cache: 
 
 
 def test_another_build_is_not_added_to_the_first(finished: Path, tmp_path: Path) -> None:
-    text = (finished / "run.json").read_text()
-    (version,) = json.loads(text)["versions"].values()
-    (tmp_path / "run.json").write_text(text.replace(f'"{version}"', '"0.0.0"'))
+    data = json.loads((finished / "run.json").read_text())
+    card = data["described"]["reference"]["card"]
+    version, card["version"] = card["version"], "0.0.0"
+    (tmp_path / "run.json").write_text(json.dumps(data))
     done = run("--resume", tmp_path)
     assert done.exit_code == 2
     assert f"was version 0.0.0 and is now {version}" in done.output
@@ -108,7 +109,7 @@ def test_a_damaged_file_is_named(finished: Path, tmp_path: Path, damage: str) ->
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("profile", "none"), ("stage", 0), ("decodings", ["temperature=hot"]), ("alpha", "1")],
+    [("profile", "none"), ("stages", []), ("decodings", ["temperature=hot"]), ("alpha", "1")],
 )
 def test_a_nonsensical_file_is_named(
     finished: Path, tmp_path: Path, field: str, value: object
@@ -123,7 +124,7 @@ def test_a_nonsensical_file_is_named(
 def test_where_nothing_ran_there_is_nothing_to_resume(tmp_path: Path) -> None:
     done = run("--resume", tmp_path)
     assert done.exit_code == 2
-    assert "no run to go on with" in done.output
+    assert "there is no run to go on with" in done.output
 
 
 def test_engines_and_resume_exclude_each_other(finished: Path) -> None:

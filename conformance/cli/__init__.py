@@ -16,6 +16,7 @@ from conformance.cli.probe import probe_command
 from conformance.cli.publish import publish_command
 from conformance.cli.run import run_command
 from conformance.cli.setup import setup_command
+from conformance.cli.verify import verify_command
 from conformance.errors import ConformanceError
 from conformance.text import excerpt
 
@@ -49,6 +50,7 @@ def main() -> None:
 
 for _command in (
     run_command,
+    verify_command,
     plan_command,
     engines_command,
     setup_command,

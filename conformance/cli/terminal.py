@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from conformance.plan import Case, RunPlan
+from conformance.reports.expectations import beside, sentences
 from conformance.reports.model import CaseModel, Report
 from conformance.reports.wording import LOOKS
 from conformance.result import CaseResult
@@ -125,6 +126,8 @@ def print_summary(console: Console, report: Report, files: Mapping[str, Path]) -
             f"{report.settings.power:.1%} or more in each case.",
             highlight=False,
         )
+    for sentence in sentences(report.cases, report.expectations):
+        console.print(_plain(sentence))
     console.print(
         f"alpha {report.settings.alpha:g} over {report.settings.tests} tests, profile "
         f"{report.settings.profile}, {report.seconds:.0f} s. Exit status {report.exit_code}.",
@@ -135,9 +138,9 @@ def print_summary(console: Console, report: Report, files: Mapping[str, Path]) -
 
 
 def _say(case: CaseModel) -> str:
-    if case.verdict is Verdict.EXACT:
-        return "\n".join(f"- {line}" for line in case.ruled_out)
-    return case.why
+    exact = case.verdict is Verdict.EXACT
+    lines = [f"- {line}" for line in case.ruled_out] if exact else [case.why]
+    return "\n".join([*filter(None, [beside(case)]), *lines])
 
 
 def _plain(text: str) -> Text:

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
+from conformance.cause import Cause, named
 from conformance.diagnosis.candidates import (
     EXACT_NAME,
     Setting,
@@ -82,6 +83,27 @@ class Diagnosis:
         """One to three sentences."""
         return " ".join(part for part in (self._cause(), self.place) if part)
 
+    def cause(self) -> Cause:
+        """The same in fields."""
+        if not self.scores:
+            return Cause("not compared", place=self.place)
+        first = self.ranked[0]
+        gap = {n: (self.scores[first] - s) / np.log(10) for n, s in self.scores.items()}
+        if self.scores[first] - self.scores[EXACT_NAME] < CONVINCING:
+            return Cause("unexplained", place=self.place)
+        rest = next((n for n in self.ranked if n not in self.alike), "")
+        return named(
+            self.faults[first],
+            self.fits >= FITS,
+            size=self.faults[first].parameter,
+            alike=tuple(n for n in self.alike if n != first),
+            runner_up=rest,
+            odds_runner_up=float(gap[rest]) if rest else None,
+            odds_exact=float(gap[EXACT_NAME]),
+            fit_p=self.fits,
+            place=self.place,
+        )
+
     def _cause(self) -> str:
         if not self.scores:
             return ""
@@ -109,12 +131,13 @@ class Diagnosis:
         return says + (", and it fits." if self.fits >= FITS else ": look for something like it.")
 
 
-def diagnose(judge: ArmJudge, evidence: Evidence) -> str:
-    """Sentences that name the likeliest fault, or say that none fits, and where it shows."""
+def diagnose(judge: ArmJudge, evidence: Evidence) -> tuple[Cause, str]:
+    """The likeliest fault, and sentences that name it or say that none fits, and where it shows."""
     # simulations and evidence must share their prompts: those asked only once are left out
     repeated = selected(evidence, evidence.prompt < judge.repeated)
     prompts = judge.prompts[: judge.repeated]
-    return str(explain(judge.case, prompts, repeated, judge.plan.seed))
+    found = explain(judge.case, prompts, repeated, judge.plan.seed)
+    return found.cause(), str(found)
 
 
 def explain(case: Case, prompts: Tokens, evidence: Evidence, seed: int) -> Diagnosis:

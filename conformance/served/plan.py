@@ -86,26 +86,28 @@ class Answers(Workload):
         )
 
 
-def served_cases(name: str, decodings: Sequence[Decoding]) -> list[ServedCase]:
-    """The cases of a server, not yet planned; it is asked who it is.
+Known = tuple[Met | None, str | None, tuple[str, ...]]  # met, error, prompts
+
+
+def served_cases(
+    name: str, decodings: Sequence[Decoding], known: Known | None = None
+) -> list[ServedCase]:
+    """The cases of a server, not yet planned; it is asked who it is, if that is not `known`.
 
     Raises
     ------
     UnknownEngineError, PlanError
         If what was typed means nothing.
     """
-    aim = target(name)
     card = EngineCard("served", method="a server against itself without speculation")
-    met, error = None, None
-    try:
-        server = Server(aim)
-        met = server.met
-        server.close()
+    if known is None:
+        aim = target(name)
+        met, error = _meet(aim)
+    else:
+        met, error, prompts = known
+        aim = target(name, prompts)
+    if met is not None:
         card = replace(card, version=met.version)
-    except (UnknownEngineError, PlanError):
-        raise
-    except Exception as exc:  # whatever a server can cause is its cases' ERROR
-        error = str(exc) if isinstance(exc, ConformanceError) else f"{type(exc).__name__}: {exc}"
     claims = Capabilities(draft="none", processes=1)
     return [
         ServedCase(
@@ -121,6 +123,18 @@ def served_cases(name: str, decodings: Sequence[Decoding]) -> list[ServedCase]:
         )
         for d in decodings
     ]
+
+
+def _meet(aim: Target) -> tuple[Met | None, str | None]:
+    try:
+        server = Server(aim)
+        server.close()
+    except (UnknownEngineError, PlanError):
+        raise
+    except Exception as exc:  # whatever a server can cause is its cases' ERROR
+        error = str(exc) if isinstance(exc, ConformanceError) else f"{type(exc).__name__}: {exc}"
+        return None, error
+    return server.met, None
 
 
 def opening(unit: Unit) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.adapters.openai_http import Limits, address
@@ -65,8 +65,8 @@ class Target:
         return self.url if arm == "speculative" else self.control
 
 
-def target(name: str) -> Target:
-    """Read a name as typed.
+def target(name: str, prompts: tuple[str, ...] | None = None) -> Target:
+    """Read a name as typed. `prompts`, if given, are not read from their file.
 
     Raises
     ------
@@ -83,6 +83,8 @@ def target(name: str) -> Target:
         raise UnknownEngineError(
             f"engine served has no option {', '.join(unknown)}; it has {', '.join(known)}"
         )
+    if prompts is not None:
+        return replace(_made(**(options | {"prompts": ""})), prompts=prompts)
     return _made(**options)
 
 

@@ -113,13 +113,7 @@ class Cells:
         the pooled tree, so the sum is one of independent weighted chi-squares; its tail is a
         saddlepoint one, exact to a few per cent at any depth.
         """
-        df = len(self.z)
-        if df == 0:
-            return Fit(0.0, 0, 1.0)
-        w = self.information / self.information.max()
-        total = float(w @ (self.z**2 - 1))
-        p = _upper(total, _Squares(w))
-        return Fit(total, df, p)
+        return weighted_squares(self.z, self.information)
 
     def direction(self) -> Fit | None:
         """Sharper or flatter, two-sided; None without a cell that could tell."""
@@ -224,6 +218,16 @@ def followed(symbols: Ints, prompt: Ints, lag: int) -> Coincidences | None:
 
 
 # --- sums of squares ------------------------------------------------------------------------------
+
+
+def weighted_squares(z: Floats, weight: Floats) -> Fit:
+    """Test that the weighted sum of squared normal scores is not too large. [M], [M] >= 0"""
+    df = len(z)
+    if df == 0:
+        return Fit(0.0, 0, 1.0)
+    w = weight / weight.max()
+    total = float(w @ (z**2 - 1))
+    return Fit(total, df, _upper(total, _Squares(w)))
 
 
 class _Squares:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from conformance.acceptance import Acceptance, accepted_at
+from conformance.cause import Cause
 from conformance.decide import SEEN_AT_LEAST, cause_of
 from conformance.errors import EngineLoadError, NotSupportedError
 from conformance.gather import Progress, evidence_path
@@ -101,25 +103,37 @@ def _decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
         longest=pool.longest,
     )
     findings.append(_acceptance(judge))
+    verdict, cause = _verdict(plan, judge, findings, seen)
     return CaseResult(
         case,
-        _verdict(plan, judge, findings, seen),
+        verdict,
         findings=tuple(findings),
         speculation=seen,
         arms=(_facts(gathered),),
         bars=tuple(_bars(judge)),
         pit=tuple(_histograms(judge)),
+        acceptance=_accepted(judge),
+        diagnosis=cause,
     )
 
 
 def _verdict(
     plan: RunPlan, judge: Judge, findings: list[Finding], seen: Speculation
-) -> CaseVerdict:
+) -> tuple[CaseVerdict, Cause | None]:
     case = judge.case
     rejected = [f for f in findings if f.rejected]
     if rejected:
-        why = " ".join(x for x in (_declared(case), *_reasons(judge, rejected)) if x)
-        return CaseVerdict(Verdict.NOT_EXACT, why)
+        cause, told = None, _too_rare(judge)
+        if any(f.p_value is not None for f in rejected):
+            cause, told = cause_of(lambda: diagnose(judge, rejected))
+        why = " ".join(x for x in (_declared(case), *_reasons(rejected, told)) if x)
+        return CaseVerdict(Verdict.NOT_EXACT, why), cause
+    return _not_rejected(plan, case, findings, seen), None
+
+
+def _not_rejected(
+    plan: RunPlan, case: VerifierCase, findings: list[Finding], seen: Speculation
+) -> CaseVerdict:
     if min(seen.accepted, seen.rejected) < SEEN_AT_LEAST:
         return CaseVerdict(
             Verdict.INCONCLUSIVE,
@@ -146,7 +160,15 @@ def _declared(case: VerifierCase) -> str:
     return "" if rule == "exact" else f"It declares itself not exact ({rule})."
 
 
-def _reasons(judge: Judge, rejected: list[Finding]) -> Iterator[str]:
+def _too_rare(judge: Judge) -> str:
+    tested = sum(f.p_value is not None for f in judge.findings)
+    return (
+        f"All {tested:,} tests of the distribution passed; what was found is too rare for "
+        "them, and a proof by itself."
+    )
+
+
+def _reasons(rejected: list[Finding], told: str) -> Iterator[str]:
     """Size, place, cause and the strongest evidence, as far as each is known."""
     by_test = {(f.test, f.scope): f for f in rejected}
     leaked = by_test.get(("draft leak", GRID))
@@ -159,14 +181,7 @@ def _reasons(judge: Judge, rejected: list[Finding]) -> Iterator[str]:
             f"to {high:.2%})."
         )
     proofs = [f for f in rejected if f.p_value is None]
-    if len(proofs) < len(rejected):
-        yield cause_of(lambda: diagnose(judge, rejected))
-    else:
-        tested = sum(f.p_value is not None for f in judge.findings)
-        yield (
-            f"All {tested:,} tests of the distribution passed; what was found is too rare for "
-            "them, and a proof by itself."
-        )
+    yield told
     for proof in proofs[:3]:
         yield f"{proof.message}."
     tests = [f for f in rejected if f.p_value is not None]
@@ -215,9 +230,13 @@ def _edges(case: VerifierCase, gathered: Gathered) -> Iterator[Finding]:
         scope = edge.name
         tokens = gathered.evidence.edges.get(edge.name)
         if tokens is None:
-            why = edge.refused(case.claims, case.injects)
-            why = why or gathered.evidence.refused.get(edge.name, "refused by the verifier")
-            yield Finding("edge", scope, ARM, n=0, message=f"not asked: {why}")
+            unclaimed = edge.refused(case.claims, case.injects)
+            why = (
+                f"not asked: {unclaimed}"
+                if unclaimed
+                else f"refused by the verifier: {gathered.evidence.refused.get(scope, 'no reason')}"
+            )
+            yield Finding("edge", scope, ARM, n=0, message=why)
             continue
         wrong = edge.departures(tokens)
         yield Finding(
@@ -277,6 +296,15 @@ def _acceptance(judge: Judge) -> Finding:
             f"{pool.first_best / blocks:.1%}. Not judged"
         ),
     )
+
+
+def _accepted(judge: Judge) -> Acceptance | None:
+    pool = judge.pool
+    if not pool.blocks:
+        return None
+    mean = pool.first_best / pool.blocks
+    row = accepted_at("proposal 1 of a block", pool.blocks, pool.first_accepted, mean)
+    return Acceptance((row,), verified=True)
 
 
 def _facts(gathered: Gathered) -> ArmFacts:

@@ -7,10 +7,11 @@ under every rule of the catalogue, and their ratio is the odds of one explanatio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from conformance.cause import Cause, named
 from conformance.faults import FAULTS, rule_faults
 from conformance.law import Floats
 from conformance.reference import EXACT, Ints, Rule, emitted_law, residual
@@ -46,15 +47,17 @@ class _Facts:
     spread: float = 0.0
 
 
-def diagnose(judge: Judge, rejected: list[Finding]) -> str:
-    """Say how large the departure is, where it shows, and which fault explains it."""
+def diagnose(judge: Judge, rejected: list[Finding]) -> tuple[Cause, str]:
+    """How large the departure is, where it shows, and which fault explains it."""
     facts = _Facts()
     rules = candidates()
     for s in samples(judge.case, judge.evidence):
         if s.law.spec.vocab <= LARGE and len(s.tokens):
             _look(facts, s, rules)
-    parts = (_size(facts, judge), _place(facts, judge, rejected), _cause(facts, judge))
-    return " ".join(p for p in parts if p)
+    place = _place(facts, judge, rejected)
+    cause, told = _cause(facts, judge)
+    words = " ".join(part for part in (_size(facts, judge), place, told) if part)
+    return replace(cause, place=place), words
 
 
 def candidates() -> dict[str, Rule]:
@@ -207,24 +210,36 @@ def _place(facts: _Facts, judge: Judge, rejected: list[Finding]) -> str:
     return f"Where: {'; '.join(where)}." if where else ""
 
 
-def _cause(facts: _Facts, judge: Judge) -> str:
+def _cause(facts: _Facts, judge: Judge) -> tuple[Cause, str]:
+    """In fields, and in words."""
     if not facts.gain or judge.case.claims.tree:  # a tree's law follows from other rules
-        return ""
+        return Cause("not compared"), ""
     order = sorted((n for n in facts.gain if n != "exact"), key=lambda n: -facts.gain[n])
     first = order[0]
     fault = FAULTS[first.partition("=")[0]]
     second = next(n for n in order if n.partition("=")[0] != fault.name)
     if facts.gain[first] < CONVINCING:
-        return "No acceptance rule in the catalogue explains it."
+        return Cause("unexplained"), "No acceptance rule in the catalogue explains it."
     table = stacked(facts.fit[first])
-    fits = exact.chi_square(table, judge.rng("fit")).p_value >= FITS
-    odds = (facts.gain[first] - facts.gain[second]) / np.log(10)
+    fit_p = exact.chi_square(table, judge.rng("fit")).p_value
+    fits = fit_p >= FITS
+    odds = float((facts.gain[first] - facts.gain[second]) / np.log(10))
+    _, _, size = first.partition("=")
+    cause = named(
+        fault,
+        fits,
+        size=float(size) if size else fault.parameter,
+        runner_up=second,
+        odds_runner_up=odds,
+        odds_exact=float(facts.gain[first] / np.log(10)),
+        fit_p=fit_p,
+    )
     if not fits:
-        return (
+        return cause, (
             f"None of the acceptance rules in the catalogue fits; the nearest is {first}, favoured "
             f"over {second} by odds of 10^{odds:.0f} to 1."
         )
-    return (
+    return cause, (
         f"Likely cause: {first} ({fault.summary}), favoured over {second} by odds of "
         f"10^{odds:.0f} to 1, and it fits."
     )
