@@ -11,9 +11,11 @@ packages are, and what is imported here for an engine needs the standard library
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
+import platform
 import queue
 import sys
 import threading
@@ -117,15 +119,30 @@ class Host:
             verifier = serve.check_verifier(name, made)
             self.verifier = serve.Server(verifier)
             injects = callable(getattr(verifier, "verify_with", None))
-            return verifier_wire.describe(verifier.card, verifier.capabilities, injects)
-        self.engine = check_engine(name, made)
-        return wire.describe(self.engine.card, self.engine.capabilities)
+            said = verifier_wire.describe(verifier.card, verifier.capabilities, injects)
+        else:
+            self.engine = check_engine(name, made)
+            said = wire.describe(self.engine.card, self.engine.capabilities)
+        return said | {"environment": environment()}
 
     def close(self) -> None:
         """Let the engine go."""
         if self.engine is not None:
             self.engine.close()
         self.engine = self.verifier = None
+
+
+def environment() -> dict[str, str]:
+    """What the engine runs on: its Python, and every package that this Python finds."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for place in sys.path:
+        # names of folders: reading the metadata itself would take longer than a small engine runs
+        with contextlib.suppress(OSError):
+            for entry in sorted(os.listdir(place or ".")):
+                name, _, version = entry.removesuffix(".dist-info").partition("-")
+                if entry.endswith(".dist-info") and version:
+                    found.setdefault(name.lower().replace("_", "-"), version)
+    return found
 
 
 def main() -> None:

@@ -169,13 +169,13 @@ def _top(pairs: Sequence[tuple[object, object]], most: int) -> Top:
     for i, value in pairs:
         if not _is_id(i):
             raise BadAnswerError("a likeliest token has no token id")
-        # a number that is not itself is none; and a whole one may be too large for a float
-        if isinstance(value, bool) or not isinstance(value, float | int) or value != value:
+        if isinstance(value, bool) or not isinstance(value, float | int):
             raise BadAnswerError("a log-probability is no number")
-        if value > ABOVE_ONE:
-            raise BadAnswerError("a log-probability is above 0")
+        if not value <= ABOVE_ONE:  # nor if it is none
+            raise BadAnswerError("a log-probability is above 0, or not a number")
         assert isinstance(i, int)
         good.append((float(max(value, IMPOSSIBLE)), i))
+    good = [t for t in good if t[0] > IMPOSSIBLE] or good[:1]  # what a filter has removed
     if len({i for _, i in good}) < len(good):
         raise BadAnswerError("a token is twice among the likeliest")
     good = sorted(good, key=lambda t: (-t[0], t[1]))[:most]

@@ -14,6 +14,7 @@ import pyarrow as pa
 from conformance.law import Bools, Floats
 from conformance.parquet import Meta
 from conformance.tinylm import Tokens
+from conformance.wire import MOST_COUNTED
 
 INT, FLOAT = pa.int64(), pa.float64()
 LARGEST = 2**53  # of a whole number in JSON
@@ -140,6 +141,35 @@ def timed(batch: Tokens, seconds: Floats) -> None:
         raise ValueError("its seconds are no times")
     if (np.diff(seconds) != 0)[np.diff(batch) == 0].any():
         raise ValueError("a batch took two times")
+
+
+def total(batch: Tokens, seconds: Floats) -> float:
+    """Seconds of all batches."""
+    return float(seconds[np.unique(batch, return_index=True)[1]].sum())
+
+
+def all_or_none(column: pa.ChunkedArray) -> Tokens | None:
+    """Whole numbers; None if all are null. [N]"""
+    if 0 < column.null_count < len(column):
+        raise ValueError("something is told of some requests and not of others")
+    return None if column.null_count else numbers(column)
+
+
+def pairs(drafted: pa.ChunkedArray, accepted: pa.ChunkedArray) -> Tokens | None:
+    """Tokens drafted and accepted; None where nothing was told. [N, 2]"""
+    first, second = all_or_none(drafted), all_or_none(accepted)
+    if (first is None) != (second is None):
+        raise ValueError("it counts drafted tokens without accepted ones, or the reverse")
+    if first is None or second is None or len(first) == 0:
+        return None
+    fit(first, second, MOST_COUNTED)
+    return np.column_stack([first, second])
+
+
+def fit(drafted: Tokens, accepted: Tokens, most: int) -> None:
+    """Refuse counts that cannot be."""
+    if not ((accepted >= 0) & (accepted <= drafted) & (drafted <= most)).all():
+        raise ValueError("accepted tokens must be 0 or more, and no more than were drafted")
 
 
 # --- what a file says of itself -------------------------------------------------------------------

@@ -159,6 +159,7 @@ def _sentence(error: ConformanceError) -> str:
     return {
         "BadAnswerError": f"the engine broke the contract: {error}",
         "EngineLoadError": f"the engine could not be loaded: {error}",
+        "EvidenceError": f"its evidence cannot be gone on from: {error}",
     }.get(type(error).__name__, f"the engine failed: {error}")
 
 

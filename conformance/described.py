@@ -45,6 +45,8 @@ class Described:
         What a server said of itself.
     prompts : tuple of str
         What a server with a model of its own is asked.
+    environment : tuple of (str, str)
+        What it runs on.
     """
 
     card: EngineCard
@@ -53,6 +55,7 @@ class Described:
     error: str | None = None
     met: Met | None = None
     prompts: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
 
 
 _MET = TypeAdapter(Met | None)
@@ -71,6 +74,7 @@ def _of_case(case: Case) -> Json:
     else:
         data = wire.describe(case.card, case.capabilities)
     data["error"] = case.error
+    data["environment"] = dict(case.environment)
     if isinstance(case, ServedCase):
         data["met"] = None if case.met is None else asdict(case.met)
         data["prompts"] = list(case.aim.prompts) if case.aim else []
@@ -89,12 +93,13 @@ def read(name: str, data: Mapping[str, Any]) -> Described:
         error = data["error"]
         if error is not None and not isinstance(error, str):
             raise TypeError(f"error must be a string, not {error!r:.100}")
+        ran_on = wire.read_environment(dict(data))
         if "verifier" in data:
             card, claims, injects = verifier_wire.read_description(dict(data))
-            return Described(card, claims, injects, error)
+            return Described(card, claims, injects, error, environment=ran_on)
         card, capabilities = wire.read_description(dict(data))
         if "met" not in data:
-            return Described(card, capabilities, error=error)
+            return Described(card, capabilities, error=error, environment=ran_on)
         met = _MET.validate_python(data["met"])
         return Described(card, capabilities, error=error, met=met, prompts=_texts(data["prompts"]))
     except wire.UNREADABLE as exc:

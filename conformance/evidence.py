@@ -20,7 +20,7 @@ from conformance.law import Bools, Floats
 from conformance.parquet import Meta, Shape, read_table, write_table
 from conformance.tinylm import Tokens
 from conformance.verdict import Speculation
-from conformance.wire import MOST_COUNTED, MOST_DRAFTED
+from conformance.wire import MOST_DRAFTED
 
 LONGEST_BLOCK = 16
 PAIR = pa.struct([columns.whole("drafted"), columns.whole("accepted")])
@@ -213,12 +213,12 @@ def _made(table: pa.Table, meta: Meta, begin: int) -> Evidence:
         prompt=prompt,
         seeds=seeds,
         rounds=_rounds(table["rounds"]),
-        seconds=_total(batch, seconds),
+        seconds=columns.total(batch, seconds),
         planned=planned,
-        counts=_counts(table["drafted"], table["accepted"]),
+        counts=columns.pairs(table["drafted"], table["accepted"]),
         batch=batch,
         batch_seconds=seconds,
-        question=_all_or_none(table["question"]),
+        question=columns.all_or_none(table["question"]),
         case=columns.words(meta, "case"),
         arm=columns.words(meta, "arm"),
     )
@@ -232,35 +232,12 @@ def _rounds(column: pa.ChunkedArray) -> Tokens | None:
         return None
     each, pairs = columns.lengths(column)
     rounds = np.column_stack([np.repeat(np.arange(len(each)), each), *_pair(pairs.flatten())])
-    _fit(rounds[:, 1], rounds[:, 2], MOST_DRAFTED)
+    columns.fit(rounds[:, 1], rounds[:, 2], MOST_DRAFTED)
     return rounds
 
 
 def _pair(fields: Sequence[pa.Array]) -> list[Tokens]:
     return [np.array(f.to_numpy(zero_copy_only=False), dtype=np.int64) for f in fields]
-
-
-def _counts(drafted: pa.ChunkedArray, accepted: pa.ChunkedArray) -> Tokens | None:
-    both = _all_or_none(drafted), _all_or_none(accepted)
-    if both[0] is None or both[1] is None:
-        if both != (None, None):
-            raise ValueError("it counts drafted tokens without accepted ones, or the reverse")
-        return None
-    if len(both[0]) == 0:
-        return None
-    _fit(*both, MOST_COUNTED)
-    return np.column_stack(both)
-
-
-def _all_or_none(column: pa.ChunkedArray) -> Tokens | None:
-    if 0 < column.null_count < len(column):
-        raise ValueError("something is told of some requests and not of others")
-    return None if column.null_count else columns.numbers(column)
-
-
-def _fit(drafted: Tokens, accepted: Tokens, most: int) -> None:
-    if not ((accepted >= 0) & (accepted <= drafted) & (drafted <= most)).all():
-        raise ValueError("accepted tokens must be 0 or more, and no more than were drafted")
 
 
 # --- parts of evidence ----------------------------------------------------------------------------
@@ -271,10 +248,6 @@ def _batches(e: Evidence) -> tuple[Tokens, Floats]:
     if e.batch is None or e.batch_seconds is None:
         return np.zeros(n, np.int64), np.full(n, e.seconds)
     return e.batch, e.batch_seconds
-
-
-def _total(batch: Tokens, seconds: Floats) -> float:
-    return float(seconds[np.unique(batch, return_index=True)[1]].sum())
 
 
 def continued(first: Evidence, then: Evidence) -> Evidence:
@@ -310,7 +283,7 @@ def continued(first: Evidence, then: Evidence) -> Evidence:
         prompt=np.concatenate([first.prompt, then.prompt]),
         seeds=np.concatenate([first.seeds, then.seeds]),
         rounds=rounds,
-        seconds=_total(batch, seconds),
+        seconds=columns.total(batch, seconds),
         counts=counts,
         batch=batch,
         batch_seconds=seconds,
@@ -337,7 +310,7 @@ def selected(evidence: Evidence, keep: Bools) -> Evidence:
     if evidence.batch is None or evidence.batch_seconds is None:
         return some
     batch, seconds = evidence.batch[keep], evidence.batch_seconds[keep]
-    return replace(some, batch=batch, batch_seconds=seconds, seconds=_total(batch, seconds))
+    return replace(some, batch=batch, batch_seconds=seconds, seconds=columns.total(batch, seconds))
 
 
 def first_requests(evidence: Evidence, n: int) -> Evidence:

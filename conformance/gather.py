@@ -1,28 +1,36 @@
 """Gathering: a plan's requests through the workers, into evidence on disk.
 
-What is on disk already is not sampled again, whether an arm is complete or not. What was gathered
-before a failure is kept. While answers come in, a `Watch` may find a case so far from its law that
-the rest need not be sampled.
+What is on disk already is not sampled again, whether an arm is complete or not; answers are saved
+every few seconds (`conformance.parts`). What was gathered before a failure is kept. While answers
+come in, a `Watch` may find a case so far from its law that the rest need not be sampled.
 """
 
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from conformance import wire
-from conformance.contract import Request
+from conformance.arm import Arm, kept_evidence
+from conformance.asked import arm_requests, arm_seeds, evidence_path, questions
 from conformance.errors import ConformanceError, EvidenceError
-from conformance.evidence import Evidence, continued, load_evidence, stack_counts, stack_rounds
+from conformance.evidence import Evidence
+from conformance.parts import Autosave
 from conformance.plan import Case, RunPlan
 from conformance.pool import Outcome, Task, run_tasks
-from conformance.tinylm import Tokens
 from conformance.watch import Watch
+
+__all__ = [
+    "Gathered",
+    "Progress",
+    "arm_requests",
+    "arm_seeds",
+    "evidence_path",
+    "gather",
+    "kept_evidence",
+    "questions",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,121 +45,6 @@ class Gathered:
 
 
 Progress = Callable[[Case, str, int], None]  # case, arm, requests just answered
-
-
-def evidence_path(folder: Path, case: Case, arm: str) -> Path:
-    """Where an arm's evidence is kept."""
-    return folder / "evidence" / f"{case.slug}.{arm}.npz"
-
-
-def arm_seeds(plan: RunPlan, case: Case, arm: str) -> Tokens:
-    """Distinct seeds in [0, 2**31) for every request of an arm; -1 under greedy decoding. [N]
-
-    Half of them differ in one bit from the seed two requests before, which mostly has the same
-    prompt: whoever loses a bit of the seed on the way answers those two alike.
-    """
-    assert case.workload is not None
-    n = case.workload.requests
-    if case.decoding.greedy:
-        return np.full(n, -1)
-    key = [plan.seed, zlib.crc32(case.id.encode()), zlib.crc32(arm.encode())]
-    fresh, bits = np.random.default_rng(key), np.random.default_rng([*key, 1])
-    used: dict[int, None] = {}  # in the order drawn, the same first ones whatever n
-    drawn: list[int] = []
-    while len(drawn) < n:
-        i = len(drawn)
-        seed = drawn[i - 2] ^ 1 << int(bits.integers(0, 31)) if i % 4 >= 2 else None
-        while seed is None or seed in used:
-            seed = int(fresh.integers(0, 2**31))
-        used[seed] = None
-        drawn.append(seed)
-    return np.array(drawn, dtype=np.int64)
-
-
-def arm_requests(plan: RunPlan, case: Case, arm: str) -> list[Request]:
-    """Every request of an arm."""
-    return seeded_requests(case, arm, arm_seeds(plan, case, arm))
-
-
-def seeded_requests(case: Case, arm: str, seeds: Tokens) -> list[Request]:
-    """Every request of an arm, with its seed. [N]"""
-    work = case.workload
-    assert work is not None
-    return [
-        Request(
-            prompt=work.prompts[p],
-            max_new_tokens=work.new_tokens,
-            decoding=case.decoding,
-            seed=None if seed < 0 else int(seed),
-            speculate=arm == "speculative",
-        )
-        for p, seed in zip(work.prompt_of, seeds, strict=True)
-    ]
-
-
-class _Arm:
-    """One arm while its chunks come in.
-
-    What counts is the run of chunks from the first request on: which chunk comes first can depend
-    on what is in it (accepted drafts are fast), and taking whatever has come would select.
-    """
-
-    def __init__(self, plan: RunPlan, case: Case, arm: str, folder: Path) -> None:
-        asked = case.asked(arm)
-        assert asked.workload is not None
-        self.case, self.arm, self.path = case, arm, evidence_path(folder, case, arm)
-        self.work = asked.workload
-        self.seeds = arm_seeds(plan, asked, arm)
-        self.requests = seeded_requests(asked, arm, self.seeds)
-        self.kept = kept_evidence(asked, self.seeds, self.path)
-        self.answers: list[wire.Json] = []  # of the requests after those kept, without a gap
-        self.ahead: dict[int, Outcome] = {}  # by first request: chunks whose turn has not come
-        self.seconds = 0.0 if self.kept is None else self.kept.seconds
-        self.size = max(1, case.capabilities.max_batch)
-
-    def tasks(self) -> Iterator[Task]:
-        pair = self.case.oracle.probe.pair
-        for begin in range(self.done, len(self.requests), self.size):
-            chunk = tuple(self.requests[begin : begin + self.size])
-            yield Task((self, begin), self.case.engine, pair, chunk)
-
-    def take(self, begin: int, outcome: Outcome) -> Iterator[tuple[Tokens, Tokens]]:
-        """File a chunk; yields tokens and prompts of the chunks whose turn this makes it."""
-        self.ahead[begin] = outcome
-        while self.done in self.ahead:
-            at, now = self.done, self.ahead.pop(self.done)
-            self.answers += now.completions
-            self.seconds += now.seconds
-            yield self._tokens(now.completions), self.work.prompt_of[at : self.done]
-
-    @property
-    def done(self) -> int:
-        """Requests answered, from the first on."""
-        return (0 if self.kept is None else len(self.kept.tokens)) + len(self.answers)
-
-    @property
-    def complete(self) -> bool:
-        return self.done == len(self.requests)
-
-    def evidence(self) -> Evidence:
-        """What was kept and what has come."""
-        begin = 0 if self.kept is None else len(self.kept.tokens)
-        new = Evidence(
-            tokens=self._tokens(self.answers),
-            prompt=self.work.prompt_of[begin : self.done],
-            seeds=self.seeds[begin : self.done],
-            rounds=stack_rounds([a["rounds"] for a in self.answers]),
-            seconds=self.seconds,
-            planned=len(self.requests),
-            counts=stack_counts([a["counts"] for a in self.answers]),
-        )
-        return new if self.kept is None else continued(self.kept, new)
-
-    def _tokens(self, answers: Sequence[wire.Json]) -> Tokens:
-        # an id beyond 64 bits is no less outside the vocabulary for being clipped to them
-        limit = np.iinfo(np.int64)
-        tokens = [[min(max(x, limit.min), limit.max) for x in a["tokens"]] for a in answers]
-        return np.array(tokens, dtype=np.int64).reshape(-1, self.work.new_tokens)
 
 
 def gather(
@@ -183,11 +76,13 @@ def gather(
         The Python to run engines with.
     """
     run = _Gathering(plan, cases, folder, progress or (lambda case, arm, requests: None))
-    yield from run.already_complete()
-    for most in run.limits():
-        tasks = run.tasks(most)
-        for outcome in run_tasks(tasks, min(jobs, most or jobs), timeout, run.wants, python):
-            yield from run.take(outcome)
+    yield from run.already_ended()
+    with Autosave(run.save_parts) as saving:
+        for most in run.limits():
+            tasks = run.tasks(most)
+            for outcome in run_tasks(tasks, min(jobs, most or jobs), timeout, run.wants, python):
+                saving.check()
+                yield from run.take(outcome)
 
 
 class _Gathering:
@@ -197,27 +92,60 @@ class _Gathering:
         self, plan: RunPlan, cases: Sequence[Case], folder: Path, progress: Progress
     ) -> None:
         self.cases, self.folder, self.progress = cases, folder, progress
-        self.open: dict[str, list[_Arm]] = {}
+        self.open: dict[str, list[Arm]] = {}
         self.watches: dict[str, Watch] = {}
         self.ended: set[str] = set()
         for case in cases:
-            arms = self.open[case.id] = [_Arm(plan, case, arm, folder) for arm in case.sampled_arms]
+            self.open[case.id] = [Arm(plan, case, arm, folder) for arm in case.sampled_arms]
             self.watches[case.id] = Watch(plan, case)
-            for arm in arms:
-                progress(case, arm.arm, arm.done)
 
-    def already_complete(self) -> Iterator[Gathered]:
-        """Cases that need no more answers: all are on disk, or those that are settle it."""
+    def already_ended(self) -> Iterator[Gathered]:
+        """Cases that need no more answers: all are on disk, or those that are settle it; or they
+        have failed, or what is on disk cannot be gone on from.
+        """
         for case in self.cases:
-            arms = self.open[case.id]
-            for arm in arms:
-                if arm.kept is not None:
-                    self.watches[case.id].add(arm.arm, arm.kept.tokens, arm.kept.prompt)
-            if all(a.complete for a in arms):
+            try:
+                found = self._failed_before(case)
+                if found is None:
+                    for arm in self.open[case.id]:
+                        arm.take_up()
+            except EvidenceError as exc:
+                found = Gathered(case, {}, exc)
+            if found is not None:
                 self.ended.add(case.id)
-                yield Gathered(case, {a.arm: a.evidence() for a in arms})
-            elif self.watches[case.id].settled():
-                yield self._stop(case)
+                yield found
+                continue
+            yield from self._complete(case)
+
+    def _failed_before(self, case: Case) -> Gathered | None:
+        """A failure that this case ended with, which stands: whoever may answer again may choose
+        among the answers.
+        """
+        arms = self.open[case.id]
+        before = {arm.arm: arm.failed_before() for arm in arms}
+        known = [b for b in before.values() if b is not None]
+        if not known:
+            return None
+        _, error, detail = known[0]
+        found = {}
+        for arm in arms:  # the process may have been killed before it had saved all of them
+            one = before[arm.arm]
+            if one is None:
+                arm.take_up()
+            found[arm.arm] = arm.evidence() if one is None else one[0]
+        return self._fail(case, found, error, detail)
+
+    def _complete(self, case: Case) -> Iterator[Gathered]:
+        arms = self.open[case.id]
+        for arm in arms:
+            self.progress(case, arm.arm, arm.done)
+            if arm.kept is not None:
+                self.watches[case.id].add(arm.arm, arm.kept.tokens, arm.kept.prompt)
+        if all(a.complete for a in arms):
+            self.ended.add(case.id)
+            yield Gathered(case, {a.arm: a.evidence() for a in arms})
+        elif self.watches[case.id].settled():
+            yield self._stop(case)
 
     def limits(self) -> Sequence[int | None]:
         """The limits that engines set to how many of them run side by side; one after the other."""
@@ -247,9 +175,7 @@ class _Gathering:
         if outcome.error is not None:
             self.ended.add(case.id)
             found = {arm.arm: arm.evidence() for arm in arms}
-            for arm in arms:  # under a name that is never gone on from
-                found[arm.arm].save(arm.path.with_suffix(".partial.npz"))
-            yield Gathered(case, found, outcome.error, outcome.detail)
+            yield self._fail(case, found, outcome.error, outcome.detail)
             return
         watch = self.watches[case.id]
         for tokens, prompt in arm.take(begin, outcome):
@@ -261,51 +187,38 @@ class _Gathering:
         elif watch.settled():
             yield self._stop(case)
         elif arm.complete:
-            arm.evidence().save(arm.path)
+            arm.save()
+
+    def save_parts(self) -> None:
+        """Save what has come of the cases that have not ended."""
+        for name, arms in self.open.items():
+            for arm in arms if name not in self.ended else ():
+                arm.save_part()
 
     def _stop(self, case: Case) -> Gathered:
         self.ended.add(case.id)
         return Gathered(case, self._save(self.open[case.id]), stopped=True)
 
-    @staticmethod
-    def _save(arms: Sequence[_Arm]) -> dict[str, Evidence]:
-        found = {}
+    def _fail(
+        self, case: Case, found: dict[str, Evidence], error: ConformanceError, detail: str
+    ) -> Gathered:
+        """End a case as failed: all files say so before any other goes."""
+        arms = self.open[case.id]
         for arm in arms:
-            found[arm.arm] = arm.evidence()
-            found[arm.arm].save(arm.path)
-        return found
+            arm.save_failed(found[arm.arm], error, detail)
+        for arm in arms:
+            arm.parts.remove(whole=True)
+        return Gathered(case, found, error, detail)
+
+    @staticmethod
+    def _save(arms: Sequence[Arm]) -> dict[str, Evidence]:
+        return {arm.arm: arm.save() for arm in arms}
 
 
-def kept_evidence(case: Case, seeds: Tokens, path: Path) -> Evidence | None:
-    """Evidence on disk: answers to the first of the requests planned with these seeds; None without
-    a file.
-
-    Raises
-    ------
-    EvidenceError
-        If it was gathered under another plan, or cannot be read.
-    """
-    if not path.exists():
-        return None
-    assert case.workload is not None
-    evidence = load_evidence(path)
-    n = len(evidence.tokens)
-    for what, found, planned in (
-        ("seeds", evidence.seeds, seeds[:n]),
-        ("prompts", evidence.prompt, case.workload.prompt_of[:n]),
-        ("tokens", np.array(evidence.tokens.shape[1]), np.array(case.workload.new_tokens)),
-    ):
-        if not np.array_equal(found, planned):
-            raise EvidenceError(
-                f"{path} was gathered under another plan (its {what} differ); use another folder"
-            )
-    return replace(evidence, planned=case.workload.requests)
-
-
-def _chunk(task: Task) -> tuple[_Arm, int]:
+def _chunk(task: Task) -> tuple[Arm, int]:
     """The arm a task belongs to, and the first request it carries."""
     assert isinstance(task.key, tuple)
     arm, begin = task.key
-    assert isinstance(arm, _Arm)
+    assert isinstance(arm, Arm)
     assert isinstance(begin, int)
     return arm, begin

@@ -90,19 +90,18 @@ def write_table(path: Path, shape: Shape, columns: list[pa.Array], meta: Mapping
     text = json.dumps({"format": FORMAT, "tier": shape.tier, **meta}, ensure_ascii=True).encode()
     if len(text) > LONGEST_TEXT:
         raise EvidenceError(f"cannot write {path}: {len(text):,} bytes beside the rows")
-    schema = shape.schema.with_metadata(
-        {KEY: text, CHECKSUM: hashlib.sha256(text).hexdigest().encode()}
-    )
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
-        schema,
+        shape.schema,
         compression="zstd",
         store_schema=False,
         write_statistics=False,
         write_page_checksum=True,
     ) as writer:
-        writer.write_table(pa.table(columns, schema=schema), row_group_size=ROWS_AT_ONCE)
+        if len(columns[0]):
+            writer.write_table(pa.table(columns, schema=shape.schema), row_group_size=ROWS_AT_ONCE)
+        writer.add_key_value_metadata({KEY: text, CHECKSUM: hashlib.sha256(text).hexdigest()})
     write_bytes(path, memoryview(sink.getvalue()))
 
 
@@ -257,8 +256,8 @@ def _within(data: memoryview, about: pq.FileMetaData, limit: int) -> None:
         raise ValueError(f"it has {about.num_row_groups:,} groups of rows")
     rows, left = 0, limit
     for group in map(about.row_group, range(about.num_row_groups)):
-        if group.num_rows < 0:
-            raise ValueError("a group of rows has fewer than none")
+        if group.num_rows < 1:
+            raise ValueError("a group of rows has none")
         rows += group.num_rows
         for column in map(group.column, range(group.num_columns)):
             if column.file_path or column.compression not in CODECS:

@@ -43,6 +43,11 @@ class Parts:
     def __init__(self, path: Path) -> None:
         self.path, self.stem = path, path.name.removesuffix(SUFFIX)
 
+    @property
+    def arm(self) -> str:
+        """The arm, by the file's name."""
+        return self.stem.rpartition(".")[2]
+
     def part(self, begin: int) -> Path:
         """Where rows from this one on are kept."""
         return self.path.with_name(f"{self.stem}.{begin:06d}.part{SUFFIX}")
@@ -113,10 +118,10 @@ class Parts:
         sync(self.path.parent)
 
 
-def told(error: ConformanceError, detail: str) -> Meta:
+def reason(error: ConformanceError, detail: str) -> Meta:
     """A failure, for the metadata of what had come before it."""
-    reason = {"kind": type(error).__name__, "message": str(error), "detail": detail}
-    return {"error": {key: text[:LONGEST_REASON] for key, text in reason.items()}}
+    said = {"kind": type(error).__name__, "message": str(error), "detail": detail}
+    return {"error": {key: text[:LONGEST_REASON] for key, text in said.items()}}
 
 
 def failure(meta: Meta, path: Path) -> tuple[ConformanceError, str]:
@@ -127,14 +132,14 @@ def failure(meta: Meta, path: Path) -> tuple[ConformanceError, str]:
     EvidenceError
         If none is told.
     """
-    reason = meta.get("error")
-    if not isinstance(reason, dict) or not all(isinstance(t, str) for t in reason.values()):
+    said = meta.get("error")
+    if not isinstance(said, dict) or not all(isinstance(t, str) for t in said.values()):
         raise EvidenceError(f"cannot read evidence {path}: it does not say how its case failed")
-    kind = getattr(errors, reason.get("kind", ""), None)
+    kind = getattr(errors, said.get("kind", ""), None)
     if not (isinstance(kind, type) and issubclass(kind, ConformanceError)):
         kind = EngineFailure
-    error: ConformanceError = kind(reason.get("message", ""))
-    error.detail = reason.get("detail", "")
+    error: ConformanceError = kind(said.get("message", ""))
+    error.detail = said.get("detail", "")
     return error, error.detail
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -110,7 +110,8 @@ class Case:
     nats where the engine computes in low precision and it was measured; None where it is that of
     float32, which the probe knows. `rounding` is the workload it is measured on: greedy requests to
     the engine without speculation, beside those of a sampled case. `probes` is a folder to take
-    the probe from, in the place of the cache.
+    the probe from, in the place of the cache. `environment` is what the engine runs on: names and
+    versions, as far as it says.
     """
 
     engine: str
@@ -125,6 +126,7 @@ class Case:
     noise: float | None = None
     rounding: Workload | None = None
     probes: Path | None = None
+    environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     @property
     def id(self) -> str:

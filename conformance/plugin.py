@@ -96,7 +96,8 @@ def pytest_configure(config: pytest.Config) -> None:
     try:
         _ = _expectations(config)
         _store(config).clear()
-        _ = _store(config).plan  # what cannot be planned is said once, before anything is collected
+        # what cannot be planned is said once, before anything is collected
+        _store(config).begin(_expectations(config))
     except ConformanceError as exc:
         raise pytest.UsageError(one_line(str(exc))) from exc
 
@@ -275,6 +276,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.exitstatus = code or (
         exitstatus if exitstatus == pytest.ExitCode.TESTS_FAILED else pytest.ExitCode.OK
     )
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Forget what the written report holds, once the summary has been printed from it."""
+    store = config.stash.get(_STORE, None)
+    if store is not None and _is_controller(config) and (store.folder / "report.json").exists():
+        store.end()
 
 
 def _is_controller(config: pytest.Config) -> bool:

@@ -23,7 +23,7 @@ from conformance.served.words import is_served
 from conformance.verdict import EXIT_CODES, CaseVerdict, Verdict, run_verdict
 from conformance.verifier import VerifierCapabilities
 from conformance.verifier.decide import judge_verifiers
-from conformance.verifier.gather import describe, stand_in
+from conformance.verifier.gather import meet, stand_in
 from conformance.verifier.plan import VerifierCase, verifier_case
 
 
@@ -140,11 +140,21 @@ def _cases(name: str, settings: Settings, said: Described | None) -> Iterator[Ca
         return
     said = said or ask(name, settings)
     if isinstance(said.capabilities, VerifierCapabilities):
-        yield verifier_case(name, said.card, said.capabilities, said.injects, said.error)
+        case = verifier_case(name, said.card, said.capabilities, said.injects, said.error)
+        yield replace(case, environment=said.environment)
         return
     claims, error = said.capabilities, said.error
     for probe, d in _questions(settings, claims):
-        yield Case(name, probe, d, said.card, claims, refusal=claims.refuses(d), error=error)
+        yield Case(
+            name,
+            probe,
+            d,
+            said.card,
+            claims,
+            refusal=claims.refuses(d),
+            error=error,
+            environment=said.environment,
+        )
 
 
 def ask(name: str, settings: Settings) -> Described:
@@ -156,12 +166,13 @@ def ask(name: str, settings: Settings) -> Described:
         If there is none of this name.
     """
     try:
-        card, capabilities, *injects = describe(name, settings.timeout, settings.python)
+        said, environment = meet(name, settings.timeout, settings.python)
     except UnknownEngineError:
         raise
     except ConformanceError as exc:
         return Described(EngineCard(name=name), stand_in(name), error=str(exc))
-    return Described(card, capabilities, bool(injects and injects[0]))
+    card, capabilities, *injects = said
+    return Described(card, capabilities, bool(injects and injects[0]), environment=environment)
 
 
 def _questions(settings: Settings, capabilities: Capabilities) -> Iterator[tuple[str, Decoding]]:

@@ -8,16 +8,16 @@ process, since it depends on the options alone.
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
 from filelock import FileLock
 
 from conformance.plan import Case, RunPlan
+from conformance.reports import stages
 from conformance.reports.build import case_model
-from conformance.reports.model import CaseModel
+from conformance.reports.model import CaseModel, Expectation
 from conformance.result import CaseResult
 from conformance.runner import Settings, judge_cases, prepare
 from conformance.verdict import CaseVerdict, Verdict
@@ -60,8 +60,16 @@ class Store:
 
     def clear(self) -> None:
         """Forget what an earlier session left in this folder: it was another build's."""
-        for name in ("evidence", "judged"):
-            shutil.rmtree(self.folder / name, ignore_errors=True)
+        stages.clear(self.folder)
+
+    def begin(self, expectations: Sequence[Expectation] = ()) -> None:
+        """Leave what was asked for in the folder, before anything is sampled."""
+        asked = stages.Resumed(self.settings, expectations=tuple(expectations))
+        stages.begin_stage(asked, self.plan, self.folder)
+
+    def end(self) -> None:
+        """Forget what the written report holds."""
+        stages.forget_judged(self.folder)
 
     def judged(self, case_id: str) -> CaseModel:
         """The judged case; gathered and judged now if nobody has."""

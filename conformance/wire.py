@@ -33,6 +33,7 @@ PROTOCOL = 1
 SCHEMA_PATH = Path(__file__).with_name("protocol.schema.json")
 LONGEST_FIELD = 500  # of a card
 MOST_DRAFTED = 1_000_000  # in one block
+MOST_PACKAGES = 5000
 MOST_COUNTED = 10**12  # in one batch
 LONGEST_TIME = 1e9  # seconds
 # What `read_description` may raise; the last at what is nested without end.
@@ -67,6 +68,26 @@ def describe(card: EngineCard, capabilities: Capabilities) -> Json:
         "card": asdict(card),
         "capabilities": asdict(capabilities),
     }
+
+
+def read_environment(data: Json) -> tuple[tuple[str, str], ...]:
+    """What an engine runs on, as far as it says: pairs of a name and a version.
+
+    Raises
+    ------
+    One of UNREADABLE
+        If it is not an object of short strings.
+    """
+    told = data.get("environment", {})
+    if len(told) > MOST_PACKAGES:
+        raise ValueError(f"an environment has {MOST_PACKAGES:,} entries at most")
+    for name, version in told.items():
+        if not isinstance(name, str) or not isinstance(version, str):
+            raise TypeError(f"environment: {name!r:.100} must be a string")
+    return tuple(
+        (plain_text(name, LONGEST_FIELD), plain_text(version, LONGEST_FIELD))
+        for name, version in sorted(told.items())
+    )
 
 
 def read_description(data: Json) -> tuple[EngineCard, Capabilities]:
@@ -232,7 +253,7 @@ def _completion(answer: object, request: Request, i: int) -> Json:
             )
     elif answer.rounds is not None:
         rounds = _rounds(answer.rounds, i, wanted)
-    read = {"tokens": tokens, "rounds": rounds, "counts": _counts(answer, request, i)}
+    read: Json = {"tokens": tokens, "rounds": rounds, "counts": _counts(answer, request, i)}
     if request.times and answer.times is not None:
         read["times"] = _times(answer.times, i, wanted)
     return read

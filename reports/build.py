@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
+import psutil
 from statsmodels.stats.multitest import multipletests
 
 from conformance._version import __version__
@@ -42,6 +45,7 @@ from conformance.served.words import MODEL, relative
 from conformance.verdict import Verdict, run_verdict
 from conformance.verifier.plan import VerifierCase
 
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 LISTED_PACKAGES = ("numpy", "scipy", "statsmodels", "torch", "transformers", "safetensors")
 
 
@@ -72,9 +76,7 @@ def case_model(result: CaseResult, stage: int = 1) -> CaseModel:
             for t in result.trajectories
         ],
         acceptance=_acceptance(result.acceptance),
-        diagnosis=None
-        if result.diagnosis is None
-        else DiagnosisModel(**asdict(result.diagnosis)),
+        diagnosis=None if result.diagnosis is None else DiagnosisModel(**asdict(result.diagnosis)),
     )
 
 
@@ -184,14 +186,25 @@ def environment() -> dict[str, str]:
     found = {
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "processor": _processor(),
         "processors": str(os.cpu_count()),
-    }
+        "memory": f"{psutil.virtual_memory().total / 2**30:.1f} GiB",
+    } | {name: os.environ[name] for name in THREADS if name in os.environ}
     for name in LISTED_PACKAGES:
         try:
             found[name] = version(name)
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+def _processor() -> str:
+    """The processor's name; platform.processor() has none on Linux."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _engine(case: Case) -> EngineModel:
@@ -203,6 +216,7 @@ def _engine(case: Case) -> EngineModel:
         method=case.card.method,
         homepage=case.card.homepage,
         rule=case.card.rule,
+        environment=dict(case.environment),
         dialect="laws as given"
         if isinstance(case, VerifierCase)
         else "the server's own; the control arm has it too"

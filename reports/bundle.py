@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from conformance.errors import ReportError
+from conformance.reports.badge import render_badge_json, render_badge_svg
 from conformance.reports.junit import render_junit
 from conformance.reports.manifest import FILE, seal
 from conformance.reports.markdown import render_markdown
@@ -16,6 +17,8 @@ FILES = {
     "html": "report.html",
     "markdown": "report.md",
     "junit": "junit.xml",
+    "badge": "badge.svg",
+    "badge-json": "badge.json",
 }
 
 
@@ -28,13 +31,15 @@ def render(report: Report) -> dict[str, str]:
         FILES["html"]: render_html(report),
         FILES["markdown"]: render_markdown(report),
         FILES["junit"]: render_junit(report),
+        FILES["badge"]: render_badge_svg(report),
+        FILES["badge-json"]: render_badge_json(report),
         FILES["json"]: dump_json(report),
     }
 
 
 def write_bundle(report: Report, folder: Path) -> dict[str, Path]:
-    """Write ``report.json``, ``report.html``, ``report.md``, ``junit.xml`` and ``manifest.json``
-    into a folder.
+    """Write ``report.json``, ``report.html``, ``report.md``, ``junit.xml``, ``badge.svg``,
+    ``badge.json`` and ``manifest.json`` into a folder.
 
     Everything is rendered before anything is written, and each file replaces its predecessor in
     one step, so that a reader never sees half a file. The last is ``report.json``: where it is, the
@@ -50,7 +55,8 @@ def write_bundle(report: Report, folder: Path) -> dict[str, Path]:
     Returns
     -------
     dict of str to Path
-        The files by format: ``"json"``, ``"html"``, ``"markdown"``, ``"junit"``, ``"manifest"``.
+        The files by format: ``"json"``, ``"html"``, ``"markdown"``, ``"junit"``, ``"badge"``,
+        ``"badge-json"``, ``"manifest"``.
 
     Raises
     ------

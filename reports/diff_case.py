@@ -31,6 +31,7 @@ from conformance.reports.diff_model import (
     CaseDiffModel,
     CertificateModel,
     EffectModel,
+    Strength,
 )
 from conformance.reports.model import ArmModel, CaseModel, FindingModel
 from conformance.reports.text import effect_name, interval, number
@@ -198,7 +199,7 @@ def _certificates(old: CaseModel, new: CaseModel) -> Iterator[CertificateModel]:
         yield CertificateModel(name=name, old=a, new=b, change=_weaker_or_stronger(a, b))
 
 
-def _weaker_or_stronger(a: float | None, b: float | None) -> str:
+def _weaker_or_stronger(a: float | None, b: float | None) -> Strength:
     if b is None or (a is not None and b > a * MATTERS):
         return "weaker"
     return "stronger" if a is None or a > b * MATTERS else "same"
@@ -224,7 +225,8 @@ def _strength(
     """
     if old.verdict is not new.verdict:
         return [], []
-    weaker, stronger = [], []
+    weaker: list[str] = []
+    stronger: list[str] = []
     for c in certificates:
         if c.change != "same":
             words = f"{c.name}: a pass rules out {number(c.new)}, before {number(c.old)}"

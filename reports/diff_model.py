@@ -13,6 +13,7 @@ from conformance.verdict import Verdict
 
 DIFF_VERSION: Final = "1.0"
 CaseChange = Literal["worse", "better", "same", "added", "removed"]
+Strength = Literal["weaker", "stronger", "same"]
 
 
 class _Strict(BaseModel):
@@ -57,7 +58,7 @@ class CertificateModel(_Strict):
     name: str
     old: float | None
     new: float | None
-    change: Literal["weaker", "stronger", "same"]
+    change: Strength
 
 
 class AcceptanceChangeModel(_Strict):

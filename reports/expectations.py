@@ -243,9 +243,12 @@ def beside(case: CaseModel) -> str:
 
     The text comes from a file and is not yet escaped for any format.
     """
-    if case.expected is None:
-        return ""
-    entry, outcome = case.expected.entry, case.expected.outcome
+    return beside_verdict(case.expected, case.verdict) if case.expected else ""
+
+
+def beside_verdict(expected: ExpectedModel, verdict: Verdict) -> str:
+    """What an entry came to, beside the verdict."""
+    entry, outcome = expected.entry, expected.outcome
     told = f"{one_line(entry.reason, 300)}, {one_line(entry.link, 300)}"
     if outcome == "as expected":
         return f"expected: {told}, until {entry.expires.isoformat()}"
@@ -253,8 +256,9 @@ def beside(case: CaseModel) -> str:
         return f"passes now, remove the entry: {told}"
     if outcome == "expired":
         return f"no longer excused, the entry expired on {entry.expires.isoformat()}: {told}"
-    foreseen = " or ".join(verdict.value for verdict in entry.verdict)
-    return f"not excused, {foreseen} was expected: {told}"
+    foreseen = " or ".join(v.value for v in entry.verdict)
+    counts = "not counted" if verdict is Verdict.NOT_SUPPORTED else "not excused"
+    return f"{counts}, {foreseen} was expected: {told}"
 
 
 def _strict(cases: Sequence[CaseModel]) -> list[CaseModel]:

@@ -2,7 +2,7 @@
 
 The SVG is matplotlib's, rebuilt: colours follow the page (``currentColor`` and CSS variables with
 fallbacks, so that dark mode and print work), identifiers are unique to each plot, style sheets and
-metadata are gone, and a title says in words what the picture shows. The same data always give
+metadata are gone, and a label says in words what the picture shows. The same data always give
 the same text.
 """
 
@@ -14,6 +14,7 @@ import re
 import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import matplotlib.style
@@ -24,7 +25,7 @@ from matplotlib.path import Path as Outline
 from matplotlib.ticker import MaxNLocator
 
 # so narrow that it can be read on a phone as it is, and three stand side by side on a desk
-WIDTH = 4.7  # inches
+WIDTH = 3.7  # inches
 
 # Stand-ins that matplotlib accepts as colours, and what the page shows in their place
 INK, OBSERVED, DRAFT, BAND, BAD = "#010203", "#010204", "#010205", "#010206", "#010207"
@@ -43,7 +44,7 @@ _STYLE: dict[str, Any] = {
     "text.usetex": False,
     "axes.formatter.use_mathtext": False,
     "axes.unicode_minus": True,
-    "font.size": 9.0,
+    "font.size": 8.0,
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": INK,
@@ -53,8 +54,11 @@ _STYLE: dict[str, Any] = {
     "xtick.color": INK,
     "ytick.color": INK,
     "legend.frameon": False,
+    "legend.fontsize": 7.5,
 }
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
+_GEOMETRY = frozenset({"d", "x", "y", "width", "height", "viewBox", "points"})
+_NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 
 def matplotlib_style() -> Any:
@@ -123,25 +127,26 @@ def to_svg(figure: Any, summary: str, identity: str) -> str:
     root.set("xmlns", "http://www.w3.org/2000/svg")
     root.set("role", "img")
     root.set("aria-label", summary)
-    title = ET.Element("title")
-    title.text = summary
-    root.insert(0, title)
     return ET.tostring(root, encoding="unicode")
 
 
-def legend(axes: Any, columns: int = 3) -> None:
-    """A legend above the axes, whose first column begins where the axes do."""
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1.0),
-        ncols=columns,
-        borderaxespad=0.2,
-        borderpad=0,
-        handlelength=1.3,
-        handletextpad=0.5,
-        columnspacing=1.2,
-        fontsize=8,
-    )
+def legend(figure: Any, axes: Any, columns: int = 3) -> None:
+    """A legend of the axes' parts along the top of the figure."""
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(
+            handles,
+            labels,
+            loc="upper left",
+            bbox_to_anchor=(0, 1),
+            ncols=columns,
+            borderaxespad=0.1,
+            borderpad=0,
+            handlelength=1.2,
+            handletextpad=0.4,
+            columnspacing=1.0,
+            labelspacing=0.25,
+        )
 
 
 def new_figure(height: float) -> Any:
@@ -177,11 +182,40 @@ def _rebuild(root: ET.Element, prefix: str) -> None:
                 element.set("href", f"#{prefix}-{value.removeprefix('#')}")
             elif name == "style":
                 element.set("style", _restyle(value))
-            else:
+            elif name in _GEOMETRY:
+                element.set(name, _NUMBER.sub(_shortened, value).strip())
+            elif name != "transform" or not value.startswith("rotate(-0 "):
                 element.set(name, _REFERENCE.sub(rf"url(#{prefix}-\1)", value))
         if element.tag != "text" and not (element.text or "").strip():
             element.text = None
         element.tail = None
+    _flatten(root)
+
+
+def _flatten(parent: ET.Element) -> None:
+    """Take out groups that say nothing, and say once what neighbours have in common."""
+    for child in list(parent):
+        _flatten(child)
+    children: list[ET.Element] = []
+    for child in parent:
+        if child.tag == "g" and not child.attrib:
+            children.extend(child)
+        elif child.tag not in ("g", "defs") or len(child):
+            children.append(child)
+    parent[:] = []
+    for _, alike in groupby(children, key=lambda e: (e.tag, e.get("style"))):
+        mine = list(alike)
+        if mine[0].tag in ("use", "text") and mine[0].get("style") and len(mine) > 1:
+            group = ET.SubElement(parent, "g", style=mine[0].attrib["style"])
+            for element in mine:
+                del element.attrib["style"]
+            group.extend(mine)
+        else:
+            parent.extend(mine)
+
+
+def _shortened(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
 def _restyle(style: str) -> str:

@@ -22,7 +22,6 @@ from conformance.reports.plots_evidence import (
     p_values_svg,
     trajectories_summary,
     trajectories_svg,
-    with_p,
 )
 from conformance.text import one_line
 
@@ -92,7 +91,7 @@ def pictures(case: CaseModel, key: str) -> Iterator[Picture]:
     key : str
         Tells the case's drawings from those of others.
     """
-    if len(with_p(case.findings)) > 1:
+    if sum(f.p_value is not None for f in case.findings) > 1:
         yield Picture(
             "Every test at once",
             "Each stroke is one test. Left of the dashed level is chance; a cross is a rejection.",
@@ -183,7 +182,7 @@ def _leak(findings: Sequence[FindingModel], key: str) -> Iterator[Picture]:
         "Accepted tokens lean under any rule.",
         lambda: forest_svg(
             [("share of the draft's law in the output", rows)],
-            (Mark("caught beyond", "|"), Mark("", "|")),
+            (Mark("caught beyond", "|"), Mark("_", "|")),
             summary,
             as_percent=True,
             key=f"{key}-leak",
@@ -218,7 +217,7 @@ def _distance(findings: Sequence[FindingModel], key: str) -> Iterator[Picture]:
         panels.append(("total variation", [row for _, row in tv]))
     if kl and (not tv or [f for f, _ in kl] == [f for f, _ in tv]):
         panels.append(("KL, nats per token", [_unmarked(row) for _, row in kl]))
-    worst = max(tv or kl, key=lambda pair: pair[1].low)[0]
+    worst = max(tv or kl, key=lambda pair: (pair[1].low, pair[1].estimate))[0]
     sizes = "; ".join(f"{text.effect_name(k)} {text.interval(v)}" for k, v in worst.effect.items())
     summary = f"Largest at {one_line(worst.scope, 60)}, {worst.arm} arm: {sizes}."
     yield Picture(
@@ -277,7 +276,7 @@ def _pit(pit: PitModel, key: str) -> Picture:
     low, high = pit.band
     bins = len(pit.observed)
     return Picture(
-        f"Probability integral transform, ordered by {one_line(pit.order, 60)}",
+        f"Transformed tokens (PIT), ordered by {one_line(pit.order, 60)}",
         "Flat if exact: every bar in the band.",
         lambda: pit_svg(pit, key),
         pit_summary(pit),

@@ -2,7 +2,7 @@
 
 The first screen says what was found in plain words; evidence and tables come after it. Every
 text of the report passes `one_line` or `clean` and Jinja2's escaping; the only markup let through
-unescaped is the SVG of `conformance.reports.plots` and this package's own style sheet and script.
+unescaped is the SVG of `conformance.reports.figure` and this package's own style sheet and script.
 A content security policy forbids the page to load anything or to run any other script.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,10 +19,21 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from conformance.errors import ReportError
+from conformance.faults.threads import threads
 from conformance.reports import text
-from conformance.reports.model import ArmModel, BarsModel, CaseModel, EngineModel, PitModel, Report
-from conformance.reports.plots import bars_summary, bars_svg, pit_summary, pit_svg, pooled
+from conformance.reports.expectations import beside, sentences
+from conformance.reports.gallery import SHOWN_BARS, Drawn, drawn, pictures
+from conformance.reports.model import ArmModel, CaseModel, EngineModel, FindingModel, Report
+from conformance.reports.story import (
+    causes,
+    diagnosis_words,
+    kill_table,
+    remark,
+    short_why,
+    sizes,
+    unasked_groups,
+    weakest_certificates,
+)
 from conformance.reports.wording import (
     LOOKS,
     engines_named,
@@ -37,18 +48,13 @@ from conformance.verdict import Verdict
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _FIELD_LIMIT = 24_000
-_SHOWN_BARS = 6  # tables drawn for a case; all of them are in report.json
-
-
-@dataclass(frozen=True, slots=True)
-class _Plot:
-    """One figure: the picture, what it shows in words, and its numbers as a table."""
-
-    title: str
-    svg: Markup | None
-    summary: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+# What keeps a page of a hundred cases under two megabytes: the cases that need attention come
+# first, and the last ones have their numbers without drawings
+_MOST_DRAWN = 900_000  # characters
+_MOST_FINDINGS = 1000
+_FEWEST_FINDINGS = 6
+_STRONGEST = 6  # findings shown before the rest is asked for; more where more rejected
+_MOST_STRONGEST = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,16 @@ class _Case:
     model: CaseModel
     engine: EngineModel | None
     speculative: ArmModel | None
-    plots: Sequence[_Plot]
-    not_drawn: int
+    pictures: Sequence[Drawn]
+    undrawn: int
+    more_bars: int
+    strongest: Sequence[FindingModel]
+    others: Sequence[FindingModel]
+    left_out: int
 
 
 def render_html(report: Report) -> str:
-    """Render a report as one self-contained HTML document.
+    """Render a report as one self-contained HTML document; the same report always gives the same.
 
     Parameters
     ----------
@@ -77,25 +87,42 @@ def render_html(report: Report) -> str:
     str
         The document.
     """
-    environment = _environment()
     # our own file, and the policy admits exactly this script
     script = Markup((_TEMPLATES / "report.js").read_text(encoding="utf-8"))
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return environment.get_template("report.html.j2").render(
-        report=report,
-        looks=LOOKS,
-        engines=engines_named(report),
-        headline=headline(report),
-        meaning=meaning(report),
-        tally=tally(report),
-        cases=_cases(report),
-        script=script,
-        script_hash=f"sha256-{digest}",
+    return (
+        page_environment()
+        .get_template("report.html.j2")
+        .render(
+            report=report,
+            engines=engines_named(report),
+            headline=headline(report),
+            meaning=meaning(report),
+            tally=tally(report),
+            causes=causes(report),
+            certificates=weakest_certificates(report),
+            expected=sentences(report.cases, report.expectations) if report.expectations else [],
+            unasked=unasked_groups(report),
+            kills=kill_table(report.measured.kills),
+            cases=list(_cases(report)),
+            script=script,
+            script_hash=script_hash(script),
+        )
     )
 
 
+def script_hash(script: str) -> str:
+    """What a content security policy names a script by."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return f"sha256-{digest}"
+
+
 @cache
-def _environment() -> Environment:
+def page_environment() -> Environment:
+    """The templates' environment, for every page that is made with them.
+
+    Whatever a template prints is cleaned and escaped; `macros.html.j2` and `report.css` are there
+    for other pages as well.
+    """
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -105,9 +132,11 @@ def _environment() -> Environment:
         finalize=_finalize,
     )
     environment.filters |= {
+        "beside": beside,
         "command_line": text.command_line,
         "count": text.count,
         "counted": text.counted,
+        "diagnosed": diagnosis_words,
         "duration": text.duration,
         "effect_name": text.effect_name,
         "excerpt": excerpt,
@@ -118,11 +147,14 @@ def _environment() -> Environment:
         "odds": text.odds,
         "p": text.p_text,
         "percent": text.percent,
+        "remark": remark,
+        "short_why": short_why,
+        "sizes": sizes,
         "spaced": lambda value: value.replace(",", ", "),  # where a line may break
-        "strongest": strongest_first,
+        "threads": threads,
         "web_address": text.web_address,
     }
-    environment.globals["rate"] = text.rate
+    environment.globals |= {"rate": text.rate, "looks": LOOKS}
     return environment
 
 
@@ -133,60 +165,27 @@ def _finalize(value: Any) -> Any:
     return clean(str(value)[:_FIELD_LIMIT])
 
 
-def _cases(report: Report) -> list[_Case]:
+def _cases(report: Report) -> Iterator[_Case]:
     engines = {engine.name: engine for engine in report.engines}
-    return [
-        _Case(
+    most = max(_FEWEST_FINDINGS, _MOST_FINDINGS // max(len(report.cases), 1))
+    room = _MOST_DRAWN
+    for i, case in enumerate(worst_first(report.cases), start=1):
+        possible = list(pictures(case, str(i)))
+        shown = [drawn(picture) for picture in possible] if room > 0 else []
+        room -= sum(len(picture.svg or "") for picture in shown)
+        ordered = strongest_first(case.findings)
+        rejected = sum(finding.rejected for finding in ordered)
+        first = min(max(rejected, _STRONGEST), _MOST_STRONGEST, most)
+        yield _Case(
             anchor=f"case-{i}",
             opened=i == 1 and case.verdict in (Verdict.NOT_EXACT, Verdict.ERROR),
             model=case,
             engine=engines.get(case.engine),
             speculative=next((arm for arm in case.arms if arm.arm == "speculative"), None),
-            plots=[
-                *(_bars(bars, f"{i}-bars-{j}") for j, bars in enumerate(case.bars[:_SHOWN_BARS])),
-                *(_pit(pit, f"{i}-pit-{j}") for j, pit in enumerate(case.pit)),
-            ],
-            not_drawn=max(0, len(case.bars) - _SHOWN_BARS),
+            pictures=shown,
+            undrawn=len(possible) - len(shown),
+            more_bars=max(0, len(case.bars) - SHOWN_BARS) if shown else 0,
+            strongest=ordered[:first],
+            others=ordered[first:most],
+            left_out=max(0, len(ordered) - most),
         )
-        for i, case in enumerate(worst_first(report.cases), start=1)
-    ]
-
-
-def _bars(bars: BarsModel, key: str) -> _Plot:
-    try:
-        drawn = pooled(bars)
-        svg = Markup(bars_svg(drawn, key))  # escaped by the XML serialiser in plots
-    except ReportError as exc:
-        # a picture that cannot be drawn must not cost the reader the verdict
-        return _Plot(bars.title, None, f"Not drawn: {exc}.", (), ())
-    head = ["token", "observed", "expected"]
-    rows = [
-        [one_line(label, 60), text.count(observed), f"{expected:,.1f}"]
-        for label, observed, expected in zip(
-            drawn.labels, drawn.observed, drawn.expected, strict=True
-        )
-    ]
-    if drawn.draft is not None:
-        head.append("if the draft were sampled")
-        for row, value in zip(rows, drawn.draft, strict=True):
-            row.append(f"{value:,.1f}")
-    return _Plot(bars.title, svg, bars_summary(drawn), head, rows)
-
-
-def _pit(pit: PitModel, key: str) -> _Plot:
-    title = f"Probability integral transform, ordered by {one_line(pit.order, 60)}"
-    try:
-        svg = Markup(pit_svg(pit, key))  # escaped by the XML serialiser in plots
-    except ReportError as exc:
-        return _Plot(title, None, f"Not drawn: {exc}.", (), ())
-    low, high = pit.band
-    bins = len(pit.observed)
-    rows = [
-        [
-            f"{i / bins:.2f} to {(i + 1) / bins:.2f}",
-            text.count(value),
-            "yes" if low <= value <= high else "no",
-        ]
-        for i, value in enumerate(pit.observed)
-    ]
-    return _Plot(title, svg, pit_summary(pit), ("bin", "observed", "within band"), rows)

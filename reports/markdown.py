@@ -1,10 +1,16 @@
-"""The report as Markdown, short enough for a CI job summary."""
+"""The report as Markdown, short enough for a CI job summary.
+
+What a reader needs comes first: the verdict, what follows from it, a line for each case. Evidence
+is folded away below. GitHub takes 1 MiB; this stays far below, whatever the run.
+"""
 
 from __future__ import annotations
 
+import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from conformance.reports.expectations import beside, sentences
 from conformance.reports.model import CaseModel, FindingModel, Report
 from conformance.reports.text import (
     command_line,
@@ -31,8 +37,9 @@ from conformance.verdict import Verdict
 
 _SHOWN_FINDINGS = 5
 _SHOWN_BLOCKS = 40
-_SHOWN_ROWS = 500
 _ERROR_LIMIT = 3000
+LONGEST = 120_000  # bytes
+_ROOM_FOR_CASES = 40_000  # bytes
 # Everything that can open inline markup, a table cell, mathematics or an entity. A word joiner
 # after @ keeps a hostile name from notifying somebody when the text is posted.
 _ESCAPES = {ord(c): f"\\{c}" for c in "\\`*_{}[]#!|~$"} | {
@@ -41,6 +48,7 @@ _ESCAPES = {ord(c): f"\\{c}" for c in "\\`*_{}[]#!|~$"} | {
     ord(">"): "&gt;",
     ord("@"): "@\u2060",
 }
+_PLAIN = re.compile(r"https?://[A-Za-z0-9./~%+#?=&_-]{1,300}")
 # GitHub makes links of bare addresses
 _ADDRESS = re.compile(r"(?<=www)(?=\.)|(?=://)", re.IGNORECASE)
 
@@ -57,6 +65,44 @@ def escape(text: str, limit: int = 400) -> str:
     'a\\|b &lt;script&gt;'
     """
     return _ADDRESS.sub(r"\\", one_line(text, limit).translate(_ESCAPES)) or "–"
+
+
+def summary(text: str, limit: int = 300) -> str:
+    """Make untrusted text fit for the line of a fold, which is HTML and not Markdown."""
+    safe = html.escape(one_line(text, limit)).replace("@", "@\u2060").replace("$", "&#36;")
+    return re.sub(r"(?i)(?<=www)\.", "&#46;", safe.replace("://", "&#58;//")) or "–"
+
+
+def expectation(case: CaseModel, limit: int = 700) -> str:
+    """What an expectations file says of a case, its link made one where it is plain."""
+    if case.expected is None:
+        return ""
+    link = case.expected.entry.link
+    text = escape(beside(case), limit)
+    return text.replace(escape(link, 500), f"<{link}>") if _PLAIN.fullmatch(link) else text
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> str:
+    """A table of as many rows as there is room for, in bytes, and how many there are besides.
+
+    Cells must be escaped; a head that ends with a colon is that of numbers.
+    """
+    rule = " | ".join("---:" if name.endswith(":") else "---" for name in head)
+    lines = [f"| {' | '.join(name.rstrip(':') for name in head)} |", f"| {rule} |"]
+    for i, row in enumerate(rows):
+        line = f"| {' | '.join(row)} |"
+        room -= len(line.encode()) + 1
+        if room < 0:
+            cells = [f"… and {len(rows) - i:,} more", *[""] * (len(head) - 1)]
+            lines.append(f"| {' | '.join(cells)} |")
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def folded(title: str, body: str) -> str:
+    """A fold; the title must come from `summary` or be trusted."""
+    return f"<details><summary>{title}</summary>\n\n{body}\n\n</details>"
 
 
 def fenced(text: str, limit: int) -> str:
@@ -81,67 +127,76 @@ def render_markdown(report: Report) -> str:
         Headline, table of cases, the strongest findings of what went wrong, and the settings.
     """
     blocks = [*_head(report), _table(report)]
+    foot = folded("How it was run", "\n\n".join(_foot(report)))
+    room = LONGEST - len("\n\n".join([*blocks, foot]).encode()) - 200
     troubled = [
         case
         for case in worst_first(report.cases)
         if case.verdict in (Verdict.NOT_EXACT, Verdict.ERROR)
     ]
-    for case in troubled[:_SHOWN_BLOCKS]:
-        blocks += _trouble(case)
-    if len(troubled) > _SHOWN_BLOCKS:
-        rest = counted(len(troubled) - _SHOWN_BLOCKS, "more case")
-        blocks.append(f"{rest} with findings or errors in `report.html`.")
-    blocks += _foot(report)
-    return "\n\n".join(blocks) + "\n"
+    for i, case in enumerate(troubled):
+        block = _trouble(case)
+        room -= len(block.encode()) + 2
+        if room < 0 or i == _SHOWN_BLOCKS:
+            rest = counted(len(troubled) - i, "more case")
+            blocks.append(f"{rest} with findings or errors in `report.html`.")
+            break
+        blocks.append(block)
+    return "\n\n".join([*blocks, foot]) + "\n"
 
 
 def _head(report: Report) -> Iterator[str]:
     yield f"## {LOOKS[report.verdict].emoji} {report.verdict.value}: {headline(report)}"
+    said = sentences(report.cases, report.expectations)
+    if said:
+        yield "\n".join(f"* {escape(words, 1000)}" for words in said)
     yield meaning(report)
-    yield f"**Why:** {escape(report.why, 1000)}"
     numbers = ", ".join(f"{n} {verdict.value}" for verdict, n in tally(report).items())
-    if numbers:
-        yield f"**Cases:** {numbers}"
+    yield f"**Cases:** {numbers}. {escape(report.why, 1000)}" if numbers else escape(report.why)
 
 
 def _table(report: Report) -> str:
     methods = {engine.name: engine.method for engine in report.engines}
-    lines = [
-        "| Verdict | Engine | Decoding | Why | Ruled out | Answers |",
-        "| --- | --- | --- | --- | --- | ---: |",
-    ]
-    cases = worst_first(report.cases)
-    for case in cases[:_SHOWN_ROWS]:
+    rows = []
+    for case in worst_first(report.cases):
         answers = sum(arm.requests for arm in case.arms if arm.arm == "speculative")
         method = methods.get(case.engine, "")
-        engine = escape(case.engine, 80) + (f" ({escape(method, 80)})" if method else "")
-        cells = (
-            f"{LOOKS[case.verdict].emoji} {case.verdict.value}",
-            engine,
-            escape(f"{case.decoding}, {case.probe}" if case.probe else case.decoding, 120),
-            escape(case.why),
-            escape(case.ruled_out[0]) if case.ruled_out else "–",
-            f"{answers:,}",
+        rows.append(
+            (
+                f"{LOOKS[case.verdict].emoji} {case.verdict.value}",
+                escape(case.engine, 80) + (f" ({escape(method, 80)})" if method else ""),
+                escape(f"{case.decoding}, {case.probe}" if case.probe else case.decoding, 120),
+                _said(case),
+                f"{answers:,}",
+            )
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    if len(cases) > _SHOWN_ROWS:
-        rest = counted(len(cases) - _SHOWN_ROWS, "more case")
-        lines.append(f"| {rest} in `report.html` | | | | | |")
-    return "\n".join(lines)
+    head = ("Verdict", "Engine", "Decoding", "Ruled out, or why not EXACT", "Answers:")
+    return table(head, rows, _ROOM_FOR_CASES)
 
 
-def _trouble(case: CaseModel) -> Iterator[str]:
-    name = " × ".join(escape(part, 120) for part in (case.engine, case.decoding, case.probe))
-    yield f"### {LOOKS[case.verdict].emoji} {case.verdict.value}: {name}"
-    yield f"**Why:** {escape(case.why, 1000)}"
+def _said(case: CaseModel) -> str:
+    """What a pass rules out, or why it is none; and whether that was expected."""
+    exact = case.verdict is Verdict.EXACT and bool(case.ruled_out)
+    said = escape("; ".join(case.ruled_out[:2]) if exact else case.why, 300)
+    return f"**{expectation(case)}.** {said}" if case.expected else said
+
+
+def _trouble(case: CaseModel) -> str:
+    parts = " × ".join(part for part in (case.engine, case.decoding, case.probe) if part)
+    look = LOOKS[case.verdict]
+    blocks = [f"**Why:** {escape(case.why, 1500)}"]
+    if case.expected:
+        blocks.insert(0, f"**{expectation(case)}.**")
     rejected = [f for f in strongest_first(case.findings) if f.rejected]
     if rejected:
         items = [_finding(finding) for finding in rejected[:_SHOWN_FINDINGS]]
         if len(rejected) > _SHOWN_FINDINGS:
             items.append(f"- and {len(rejected) - _SHOWN_FINDINGS:,} more in `report.html`")
-        yield "\n".join(items)
+        blocks.append("\n".join(items))
     if case.error is not None:
-        yield fenced(case.error, _ERROR_LIMIT)
+        blocks.append(fenced(case.error, _ERROR_LIMIT))
+    title = f"{look.emoji} {case.verdict.value}: {summary(parts)}"
+    return folded(title, "\n\n".join(blocks))
 
 
 def _finding(finding: FindingModel) -> str:
@@ -157,7 +212,6 @@ def _finding(finding: FindingModel) -> str:
 
 def _foot(report: Report) -> Iterator[str]:
     settings = report.settings
-    yield "---"
     yield (
         f"Engines: {escape(engines_named(report), 1000)}. "
         f"Profile {escape(settings.profile, 40)}, "

@@ -185,6 +185,9 @@ class EngineModel(_Strict):
     homepage: str
     rule: str
     dialect: str
+    environment: dict[str, str] = Field(
+        default={}, description="what it runs on, names and versions, as far as it says"
+    )
 
 
 class ProbeModel(_Strict):

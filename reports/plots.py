@@ -88,28 +88,28 @@ def bars_svg(bars: BarsModel, key: str = "") -> str:
         labels = [one_line(label, _LABEL_LIMIT) for label in bars.labels]
         longest = max(map(len, labels), default=0)
         upright = len(labels) * longest <= 60
-        small = 8 if len(labels) <= 30 else 6.5
+        small = 7 if len(labels) <= 26 else 5.5
         # margins by arithmetic: matplotlib's layout engine measures every label, many times over
-        below = 0.22 if upright else 0.1 + 0.075 * longest
-        height = 2.7 + below
+        below = 0.2 if upright else 0.1 + 0.07 * longest
+        height = 2.3 + below
         figure = new_figure(height)
         counts, residuals = figure.subplots(2, 1, gridspec_kw={"height_ratios": [2.6, 1]})
         figure.subplots_adjust(
-            left=0.125, right=0.99, top=1 - 0.26 / height, bottom=below / height, hspace=0.08
+            left=0.14, right=0.99, top=1 - 0.26 / height, bottom=below / height, hspace=0.08
         )
         counts.add_patch(bar_columns([i - 0.38 for i in x], 0.76, bars.observed, "observed"))
         counts.plot(
             x,
             bars.expected,
             label="expected",
-            **marker("_", INK, size=9 if len(bars.labels) > 20 else 14, edge=1.6),
+            **marker("_", INK, size=6 if len(bars.labels) > 20 else 12, edge=1.5),
         )
         if bars.draft is not None:
             counts.plot(
                 x,
                 bars.draft,
                 label="if it were the draft's",
-                **marker("o", DRAFT, size=4, edge=1.0),
+                **marker("o", DRAFT, size=3, edge=0.9),
             )
         counts.set_ylabel("count")
         count_axis(counts, [*bars.observed, *bars.expected, *(bars.draft or [])])
@@ -117,7 +117,7 @@ def bars_svg(bars: BarsModel, key: str = "") -> str:
         if impossible:
             tops = [bars.observed[i] for i in impossible]
             counts.plot(impossible, tops, label="impossible", **marker("x", BAD, 6, 1.8))
-        legend(counts, 4)
+        legend(figure, counts, 4 if impossible else 3)
 
         errors = [
             (o - e) / math.sqrt(e) if e > 0 else _REACH * (o > 0)
@@ -131,7 +131,7 @@ def bars_svg(bars: BarsModel, key: str = "") -> str:
         reach = min(_REACH, 1.15 * max([_UNUSUAL + 0.6, *map(abs, errors)]))
         residuals.set_ylim(-reach, reach)
         residuals.yaxis.set_major_locator(MaxNLocator(3, steps=[1, 2, 3, 5, 10]))
-        residuals.set_ylabel("difference", fontsize=8)
+        residuals.set_ylabel("difference")
         for axes in (counts, residuals):
             axes.set_xlim(-0.7, max(len(labels), 1) - 0.3)
             axes.tick_params(axis="x", length=0)
@@ -181,9 +181,9 @@ def pit_svg(pit: PitModel, key: str = "") -> str:
         raise ReportError("this histogram holds numbers that are no counts")
     bins = max(len(pit.observed), 1)
     with matplotlib_style():
-        figure = new_figure(2.2)
+        figure = new_figure(1.9)
         axes = figure.subplots()
-        figure.subplots_adjust(left=0.125, right=0.99, top=0.88, bottom=0.2)
+        figure.subplots_adjust(left=0.14, right=0.965, top=0.87, bottom=0.21)
         edges = [i / bins for i in range(len(pit.observed))]
         axes.add_patch(bar_columns(edges, 0.92 / bins, pit.observed, "observed"))
         axes.axhspan(
@@ -194,7 +194,7 @@ def pit_svg(pit: PitModel, key: str = "") -> str:
         axes.set_ylabel("count")
         axes.set_xlabel("transformed value of a token, 0 to 1")
         count_axis(axes, values)
-        legend(axes)
+        legend(figure, axes)
         return to_svg(figure, pit_summary(pit), key + pit.model_dump_json())
 
 

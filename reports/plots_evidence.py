@@ -33,8 +33,9 @@ _SMALLEST = 1e-300  # no p-value is told apart below
 _TICKS = (1.0, 0.1, 1e-3, 1e-9, 1e-30, 1e-100, 1e-300)
 _LABEL_LIMIT = 26
 _LARGEST = 1e15
-_ROW = 0.19  # inches a row takes
+_ROW = 0.165  # inches a row takes
 _MOST_ROWS = 40
+_MOST_EFFECTS = 18
 _ARMS = {"speculative": (OBSERVED, 0.34), "control": (DRAFT, 0.2), "both": (INK, 0.34)}
 
 
@@ -69,11 +70,11 @@ def p_values_svg(findings: Sequence[FindingModel], key: str = "") -> str:
     levels = [f.level for f in shown if f.level > 0]
     reach = max([_depth(1e-12), *(_depth(f.p_value) for f in shown), *map(_depth, levels)])
     with matplotlib_style():
-        height = 0.72 + _ROW * len(tests)
+        height = 0.82 + _ROW * len(tests)
         figure = new_figure(height)
         axes = figure.subplots()
         left = _margin(tests)
-        figure.subplots_adjust(left=left, right=0.975, top=1 - 0.24 / height, bottom=0.44 / height)
+        figure.subplots_adjust(left=left, right=0.95, top=1 - 0.36 / height, bottom=0.4 / height)
         # three states that differ in shape as well as in colour
         for arm, (colour, half) in _ARMS.items():
             mine = [f for f in shown if f.arm == arm and not f.rejected and f.level > 0]
@@ -89,15 +90,15 @@ def p_values_svg(findings: Sequence[FindingModel], key: str = "") -> str:
             )
         axes.set_xlim(-0.15, 1.03 * reach)
         axes.set_ylim(len(tests) - 0.4, -0.6)
-        axes.set_yticks(range(len(tests)), [one_line(t, _LABEL_LIMIT) for t in tests], fontsize=8)
-        ticks = [p for p in _TICKS if _depth(p) <= 1.03 * reach]
+        axes.set_yticks(range(len(tests)), [one_line(t, _LABEL_LIMIT) for t in tests])
+        ticks = _apart([p for p in _TICKS if _depth(p) <= 1.03 * reach], 0.12 * reach)
         axes.xaxis.set_major_locator(FixedLocator([_depth(p) for p in ticks]))
         axes.set_xticklabels([f"{p:g}" for p in ticks])
-        axes.set_xlabel("p-value; the further right, the less it can be chance", fontsize=8)
+        axes.set_xlabel("p-value; further right, less by chance")
         axes.tick_params(axis="y", length=0)
         axes.grid(axis="y", color=BAND, alpha=0.25, linewidth=0.5)
         axes.set_axisbelow(True)
-        legend(axes, 5)
+        legend(figure, axes)
         identity = key + "|".join(f.model_dump_json() for f in shown)
         return to_svg(figure, p_values_summary(findings), identity)
 
@@ -134,6 +135,15 @@ def _p(finding: FindingModel) -> float:
 def _depth(p: float | None) -> float:
     """Where a p-value is drawn: the root makes room for 1e-9 beside 1e-300. A proof is beyond."""
     return math.sqrt(-math.log10(max(_SMALLEST if p is None else p, _SMALLEST)))
+
+
+def _apart(ticks: list[float], least: float) -> list[float]:
+    """Those whose numbers do not run into each other."""
+    out = ticks[:1]
+    for p in ticks[1:]:
+        if _depth(p) - _depth(out[-1]) >= least:
+            out.append(p)
+    return out
 
 
 def _points(findings: Sequence[FindingModel], tests: list[str]) -> tuple[list[float], list[int]]:
@@ -214,27 +224,26 @@ def forest_svg(
     if any(not abs(x) <= _LARGEST for x in numbers):
         raise ReportError("these estimates hold numbers that cannot be drawn")
     with matplotlib_style():
-        height = 0.72 + _ROW * max(len(rows), 1)
+        above = 0.22 if len(marks) < 3 else 0.36
+        height = above + 0.46 + _ROW * max(len(rows), 1)
         figure = new_figure(height)
         all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         figure.subplots_adjust(
             left=_margin([r.label for r in rows]),
             right=0.97,
-            top=1 - 0.24 / height,
-            bottom=0.44 / height,
-            wspace=0.12,
+            top=1 - above / height,
+            bottom=0.4 / height,
+            wspace=0.16,
         )
         for axes, (name, mine) in zip(all_axes, panels, strict=True):
             _forest(axes, mine, marks, zero)
-            axes.set_xlabel(name, fontsize=8)
+            axes.set_xlabel(name)
             if as_percent:
                 axes.xaxis.set_major_formatter(PercentFormatter(1.0))
             axes.xaxis.set_major_locator(MaxNLocator(4 if len(panels) == 1 else 3))
-        all_axes[0].set_yticks(
-            range(len(rows)), [one_line(r.label, _LABEL_LIMIT) for r in rows], fontsize=8
-        )
+        all_axes[0].set_yticks(range(len(rows)), [one_line(r.label, _LABEL_LIMIT) for r in rows])
         all_axes[0].set_ylim(len(rows) - 0.4, -0.6)
-        legend(all_axes[0], 4)
+        legend(figure, all_axes[0], 3 if len(marks) < 3 else 2)
         return to_svg(figure, summary, f"{key}{panels}{marks}")
 
 
@@ -271,7 +280,7 @@ def _forest(axes: Any, rows: Sequence[Row], marks: Sequence[Mark], zero: bool) -
 def _margin(labels: Iterable[str]) -> float:
     """The share of the width that labels take, by arithmetic."""
     longest = max((min(len(label), _LABEL_LIMIT) for label in labels), default=0)
-    return min(0.45, (0.12 + 0.066 * longest) / WIDTH)
+    return min(0.45, (0.12 + 0.062 * longest) / WIDTH)
 
 
 # --- the course of an e-process -------------------------------------------------------------------
@@ -299,9 +308,9 @@ def trajectories_svg(courses: Sequence[TrajectoryModel], key: str = "") -> str:
             raise ReportError("this e-process holds numbers that cannot be drawn")
     needed = max(course.needed for course in courses)
     with matplotlib_style():
-        figure = new_figure(2.2)
+        figure = new_figure(1.9)
         axes = figure.subplots()
-        figure.subplots_adjust(left=0.125, right=0.975, top=0.88, bottom=0.2)
+        figure.subplots_adjust(left=0.14, right=0.97, top=0.87, bottom=0.21)
         looks = {"speculative": ("-", "o", OBSERVED), "control": ("--", "^", DRAFT)}
         for course in courses:
             line, shape, colour = looks.get(course.arm, ("-", "o", OBSERVED))
@@ -311,13 +320,13 @@ def trajectories_svg(courses: Sequence[TrajectoryModel], key: str = "") -> str:
             axes.plot([0, *course.tokens], [0.0, *course.log10_e], label=label, **style)
         axes.axhline(0, color=INK, linewidth=0.6)
         axes.axhline(needed, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), label="rejects above")
-        axes.set_ylabel("evidence, power of 10", fontsize=8)
-        axes.set_xlabel("tokens looked at", fontsize=8)
+        axes.set_ylabel("evidence, as 10^y")
+        axes.set_xlabel("tokens looked at")
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.set_xlim(left=0)
-        legend(axes)
+        legend(figure, axes)
         identity = key + "|".join(course.model_dump_json() for course in courses)
         return to_svg(figure, trajectories_summary(courses), identity)
 
@@ -331,7 +340,7 @@ def trajectories_summary(courses: Sequence[TrajectoryModel]) -> str:
         if not course.tokens:
             parts.append(f"{who}: nothing was looked at")
         elif crossed is None:
-            highest = max(course.log10_e)
+            highest = max(0.0, *course.log10_e)
             parts.append(
                 f"{who}: at most 10^{highest:.1f} in {count(course.tokens[-1])} tokens, "
                 f"10^{course.needed:.1f} needed"
@@ -356,10 +365,20 @@ def crossing(course: TrajectoryModel) -> int | None:
 
 
 def effect_rows(findings: Iterable[FindingModel], name: str) -> list[tuple[FindingModel, Row]]:
-    """The findings that estimate an effect, as rows; the speculative arm's first."""
+    """The findings that estimate an effect, as rows, the speculative arm's first; where there are
+    very many, those that are farthest from 0.
+    """
     mine = [f for f in findings if name in f.effect]
     mine.sort(key=lambda f: f.arm == "control")
-    return [(f, _effect_row(f, f.effect[name])) for f in mine[:_MOST_ROWS]]
+    if len(mine) > _MOST_EFFECTS:  # the first is of all tokens; of the others, what is far from 0
+        far = sorted(mine[1:], key=lambda f: -_far(f.effect[name]))[: _MOST_EFFECTS - 1]
+        mine = [f for f in mine if f is mine[0] or any(f is other for other in far)]
+    return [(f, _effect_row(f, f.effect[name])) for f in mine]
+
+
+def _far(size: IntervalModel) -> float:
+    """How far an estimate is from 0, in widths of its interval."""
+    return abs(size.estimate) / max(size.high - size.low, 1e-12)
 
 
 def _effect_row(finding: FindingModel, size: IntervalModel) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -79,9 +80,7 @@ def _streamed(call: Timed) -> _Call:
         tokens = len(times) - 1 - ends[0]
         later.append(tokens)
         steps.append(len(ends) - 1)
-        pauses.append(
-            tuple(times[b] - times[a] for a, b in zip(ends, ends[1:], strict=False))
-        )
+        pauses.append(tuple(times[b] - times[a] for a, b in itertools.pairwise(ends)))
         if tokens:
             per_token.append((times[-1] - times[ends[0]]) / tokens)
     # the batch as a whole: from the first block of whoever was first to the last token of all

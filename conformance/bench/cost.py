@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -114,7 +115,7 @@ def cost(
         ]
     elif free:
         ratios, step = [0.0] * len(t), 0.0
-    known = [] if ratios is None else [r for r in ratios if r == r]
+    known = [] if ratios is None else [r for r in ratios if math.isfinite(r)]
     ratio = None if draft is None or not known else median(known)
     later = [later_blocks(c) for c in calls]
     told = [x for x in later if x is not None]
@@ -131,7 +132,7 @@ def cost(
     tokens = sum(o.tokens for o in told) / sum(o.blocks for o in told)
     return Cost(
         ratio=ratio,
-        predicted=None if point != point else Measured(point, low, high, len(told)),
+        predicted=Measured(point, low, high, len(told)) if math.isfinite(point) else None,
         from_blocks=tokens / (k * statistics.median(known) + 1),
         measured=measured,
         proposals=k,

@@ -19,6 +19,7 @@ from conformance.statistics.proportion import wilson
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
+FEWEST_CLUSTERS = 6
 FEWEST_GROUPS = 10  # below it the bootstrap's intervals are too short
 TAILS = (0.9, 0.99)
 
@@ -137,12 +138,21 @@ def clustered_rate(hits: Floats, tried: Floats) -> Measured | None:
     total = float(tried.sum())
     if total == 0:
         return None
-    rate, n = float(hits.sum()) / total, int((tried > 0).sum())
-    spread = float(((hits - rate * tried) ** 2).sum())
-    if spread < 1e-12:
-        low, high = wilson(int(hits.sum()), int(total))
-        return Measured(rate, low, high, int(total))
-    if n < 6:
-        return Measured(rate, None, None, int(total))
+    found = clustered_ratio(hits, tried)
+    if found.low is None or found.high is None:
+        return found
+    if found.high - found.low < 1e-9:
+        low, high = wilson(round(hits.sum()), round(total))
+        return Measured(found.estimate, low, high, found.n)
+    return Measured(found.estimate, max(0.0, found.low), min(1.0, found.high), found.n)
+
+
+def clustered_ratio(sums: Floats, tried: Floats) -> Measured:
+    """The sum of all over the trials of all, with Student's interval between clusters. [n], [n]"""
+    total, n = float(tried.sum()), int((tried > 0).sum())
+    ratio = float(sums.sum()) / total
+    if n < FEWEST_CLUSTERS:
+        return Measured(ratio, None, None, int(total))
+    spread = float(((sums - ratio * tried) ** 2).sum())
     half = stats.t.ppf((1 + CONFIDENCE) / 2, n - 1) * math.sqrt(n / (n - 1) * spread) / total
-    return Measured(rate, max(0.0, rate - half), min(1.0, rate + half), int(total))
+    return Measured(ratio, ratio - half, ratio + half, int(total))

@@ -111,7 +111,9 @@ def read_prompts(
             ids = said["prompt"]
         prompts.append(_ids(ids, vocab, longest, where))
     if not prompts:
-        raise PlanError(f"{path} has no prompts; each line is {{'prompt': [ids]}} or {{'text': ..}}")
+        raise PlanError(
+            f"{path} has no prompts; each line is {{'prompt': [ids]}} or {{'text': ..}}"
+        )
     return tuple(prompts)
 
 

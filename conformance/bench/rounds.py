@@ -9,14 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance import wire
-from conformance.acceptance import chances
 from conformance.bench.intervals import Measured, clustered_rate
-from conformance.bench.measure import Timed
-from conformance.decoding import Decoding, Dialect
-from conformance.law import Floats, warp
-from conformance.tinylm import TinyLlama
-
-MOST_WORK = 4e11  # multiplications spent on one cell's laws
+from conformance.law import Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,62 +74,3 @@ def counted_rate(completions: Sequence[wire.Json]) -> tuple[int, int] | None:
         return None
     drafted, accepted = (int(n) for n in np.array(counts, dtype=np.int64).sum(axis=0))
     return drafted, accepted
-
-
-def most_acceptable(
-    target: TinyLlama,
-    draft: TinyLlama,
-    calls: Sequence[Timed],
-    decoding: Decoding,
-    dialect: Dialect,
-) -> Measured | None:
-    """Mean of sum min(p, q) over the prefixes at which a proposal was verified.
-
-    No exact rule that verifies one token after the other can accept more, and rejection sampling
-    accepts just that on average. Laws are float64. As many requests are used as `MOST_WORK` pays
-    for, in the order in which they were asked; None if that is none, or nothing was verified.
-    """
-    hits: list[float] = []
-    tried: list[float] = []
-    work = 0.0
-    parameters = _parameters(target) + _parameters(draft)
-    for call in calls:
-        for prompt, completion in zip(call.prompts, call.completions, strict=True):
-            work += parameters * (len(prompt) + len(completion["tokens"]))
-            if work > MOST_WORK and hits:
-                break
-            at = _verified(completion)
-            if len(at) == 0 or max(completion["tokens"]) >= target.shape.vocab_size:
-                continue
-            p, q = (
-                warp(_logits(model, prompt, completion["tokens"], at), decoding, dialect)
-                for model in (target, draft)
-            )
-            hits.append(float(chances(p, q)[:, 0].sum()))
-            tried.append(float(len(at)))
-    return clustered_rate(np.array(hits), np.array(tried)) if hits else None
-
-
-def _verified(completion: wire.Json) -> np.ndarray:
-    """Output indices at which a proposal was verified."""
-    at: list[int] = []
-    begin = 0
-    for k, n in completion["rounds"]:
-        at += range(begin, begin + min(n + 1, k))
-        begin += n + 1
-    return np.array([t for t in at if t < len(completion["tokens"])], dtype=np.int64)
-
-
-def _logits(
-    model: TinyLlama, prompt: Sequence[int], tokens: Sequence[int], at: np.ndarray
-) -> Floats:
-    """Logits after the prompt and the first ``at`` tokens. [n, V]"""
-    whole = np.array([[*prompt, *tokens[:-1]]], dtype=np.int64)
-    return np.asarray(model.logits(whole)[0][len(prompt) - 1 + at])
-
-
-def _parameters(model: TinyLlama) -> float:
-    s = model.shape
-    kv = s.kv_heads * s.head_dim
-    layer = 2 * s.hidden * s.hidden + 2 * s.hidden * kv + 3 * s.hidden * s.intermediate
-    return float(s.layers * layer + s.hidden * s.vocab_size)

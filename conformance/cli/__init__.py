@@ -8,6 +8,8 @@ import traceback
 import click
 
 from conformance._version import __version__
+from conformance.cli.bench import bench_command
+from conformance.cli.diff import diff_command
 from conformance.cli.explain import explain_command
 from conformance.cli.faults import faults_command
 from conformance.cli.listing import engines_command, schema_command
@@ -50,7 +52,9 @@ def main() -> None:
 
 for _command in (
     run_command,
+    bench_command,
     verify_command,
+    diff_command,
     plan_command,
     engines_command,
     setup_command,

@@ -66,8 +66,16 @@ def _ask(name: str) -> tuple[str, str, str]:
 
 @click.command("schema")
 @click.option("--protocol", is_flag=True, help="That of the host protocol's messages instead.")
-def schema_command(protocol: bool) -> None:
+@click.option("--bench", is_flag=True, help="That of bench.json instead.")
+def schema_command(protocol: bool, bench: bool) -> None:
     """Print the JSON Schema of report.json."""
+    if protocol and bench:
+        raise click.UsageError("give either --protocol or --bench")
+    if bench:
+        from conformance.reports.bench_model import bench_schema  # noqa: PLC0415
+
+        click.echo(json.dumps(bench_schema(), indent=2))
+        return
     if protocol:
         from conformance.wire import json_schema as protocol_schema  # noqa: PLC0415
 

@@ -76,16 +76,28 @@ def settings_from(
 ) -> Any:  # a Settings; its module is heavy and is imported only here
     """Turn options into settings, parsing the decodings."""
     from conformance.decoding import DEFAULT_DECODINGS, parse_decodings  # noqa: PLC0415
-    from conformance.errors import UnknownEngineError  # noqa: PLC0415
     from conformance.runner import Settings  # noqa: PLC0415
 
     if not engines:
         raise click.UsageError("Missing argument 'ENGINE...'.")
+    check_names(engines)
+    parsed = parse_decodings(decodings) if decodings else DEFAULT_DECODINGS
+    return Settings(engines=engines, decodings=parsed, **fields)
+
+
+def check_names(engines: tuple[str, ...]) -> None:
+    """Refuse a name that gives a secret away.
+
+    Raises
+    ------
+    UnknownEngineError
+        If an address in it has a user or a password.
+    """
+    from conformance.errors import UnknownEngineError  # noqa: PLC0415
+
     for name in engines:
         if re.search(r"//[^/\s]*@", name):
             raise UnknownEngineError(
                 "an engine's name goes into reports: take the user and the password out of its "
                 "address, and give a key in CONFORMANCE_API_KEY"
             )
-    parsed = parse_decodings(decodings) if decodings else DEFAULT_DECODINGS
-    return Settings(engines=engines, decodings=parsed, **fields)

@@ -114,12 +114,12 @@ def print_summary(console: Console, report: Report, files: Mapping[str, Path]) -
     for case in report.cases:
         name = f"{case.engine}\n{case.probe}\n{case.decoding}"
         table.add_row(
-            _plain(name), Text(case.verdict.value, STYLES[case.verdict]), _plain(_say(case))
+            plain(name), Text(case.verdict.value, STYLES[case.verdict]), plain(_say(case))
         )
     console.print(table)
     headline = Text(report.verdict.value, STYLES[report.verdict])
     console.print(headline.append(f": {LOOKS[report.verdict].meaning}.", "default"))
-    console.print(_plain(report.why))
+    console.print(plain(report.why))
     if report.verdict is Verdict.EXACT:
         console.print(
             "What is ruled out would have been caught with probability "
@@ -127,7 +127,7 @@ def print_summary(console: Console, report: Report, files: Mapping[str, Path]) -
             highlight=False,
         )
     for sentence in sentences(report.cases, report.expectations):
-        console.print(_plain(sentence))
+        console.print(plain(sentence))
     console.print(
         f"alpha {report.settings.alpha:g} over {report.settings.tests} tests, profile "
         f"{report.settings.profile}, {report.seconds:.0f} s. Exit status {report.exit_code}.",
@@ -143,6 +143,6 @@ def _say(case: CaseModel) -> str:
     return "\n".join([*filter(None, [beside(case)]), *lines])
 
 
-def _plain(text: str) -> Text:
+def plain(text: str) -> Text:
     """Text from an engine, without markup or terminal control characters."""
     return Text(excerpt(text, LONGEST_CELL))

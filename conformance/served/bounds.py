@@ -95,7 +95,7 @@ def bounds(
     decoding: Decoding,
     dialect: Dialect,
     noise: float = 0.0,
-    total: float | None = None,
+    missing: tuple[float, float] | None = None,
 ) -> Bounds | str:
     """The law of a decoding from the likeliest tokens, or why it is not known.
 
@@ -111,18 +111,19 @@ def bounds(
         How the server warps.
     noise : float
         How far each log-probability may be off, in nats.
-    total : float, optional
-        Mass of these tokens, where it is better known than by adding up.
+    missing : (float, float), optional
+        The least and the most that all other tokens have together; left out, what these leave.
     """
-    mass = float(np.exp(logprobs).sum()) if total is None else total
+    if missing is None:
+        left = max(1.0 - float(np.exp(logprobs).sum()), 0.0)
+        missing = (left, left)
     scale = math.exp(-float(logprobs[0]))
-    missing = max(1.0 - mass, 0.0)
-    high = (missing + MISSING) * scale
+    high = (missing[1] + MISSING) * scale
     log = logprobs - logprobs[0]
     state = _State(
         log=log,
         noise=max(noise, LEAST_NOISE),
-        low=max(missing - MISSING, 0.0) * scale,
+        low=max(missing[0] - MISSING, 0.0) * scale,
         high=high,
         next=min(float(log[-1]), math.log(high)),
     )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from conformance.decide import AIMED_AT, SEEN_AT_LEAST
-from conformance.errors import NotSupportedError
+from conformance.errors import EvidenceError, NotSupportedError
 from conformance.evidence import LONGEST_BLOCK
 from conformance.gather import Progress, evidence_path
 from conformance.plan import RunPlan
@@ -78,6 +78,8 @@ def _failed(gathered: Gathered) -> CaseResult:
         how = "the server gave an answer that is none"
     elif type(error).__name__ == "EngineLoadError":
         how = "the server cannot be asked"
+    elif isinstance(error, EvidenceError):
+        how = "its evidence cannot be gone on from"
     return CaseResult(
         gathered.case,
         CaseVerdict(verdict, f"{how}: {error}"),

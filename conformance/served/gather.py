@@ -1,33 +1,45 @@
 """Gathering both arms, and the control arm once more, in one random order.
 
 Blocks: each asks every arm every prompt once, shuffled, so that whatever drifts (load, caches,
-batch sizes) is the same for all arms. Rows of an arm are kept in the order asked. A bet on pairs of
-answers may end the sampling early.
+batch sizes) is the same for all arms. Rows of an arm are kept in the order asked, and saved every
+few seconds. A bet on pairs of answers may end the sampling early.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+import os
+import threading
 import time
-import zlib
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from conformance.errors import ConformanceError, EngineFailure, EvidenceError
-from conformance.gather import arm_seeds, evidence_path
+from conformance.asked import arm_seeds, evidence_path
+from conformance.errors import BadAnswerError, ConformanceError, EngineFailure, EvidenceError
+from conformance.parts import Autosave, Parts, failure, reason
 from conformance.plan import RunPlan
-from conformance.served.evidence import ServedEvidence, load_served
-from conformance.served.plan import GATE, GATE_TESTS, ServedCase
-from conformance.served.server import AGAIN, ARMS, CONTROL, SPECULATIVE, Answer, Ask, Server, Source
-from conformance.statistics.paired import Pairs
-from conformance.statistics.tables import Ints
+from conformance.served.evidence import (
+    ServedEvidence,
+    continued,
+    first_answers,
+    load_served,
+    read_served,
+)
+from conformance.served.order import Watch, replayed, requests, schedule
+from conformance.served.plan import ServedCase
+from conformance.served.server import ARMS, SPECULATIVE, Answer, Server, Source
 from conformance.statistics.tree import ABSENT
+from conformance.wire import MOST_COUNTED
+
+__all__ = ["Gathered", "Watch", "gather", "replayed", "requests", "schedule"]
 
 BLOCKS_AT_ONCE = 4  # asked together, at least; and as many as keep every connection busy
+SECONDS_AT_ONCE = 5.0  # and fewer, where those take longer: what has been asked and not been
+FEWEST_AT_ONCE = 2  # answered is lost when the process is killed; but so many a connection
 Told = Callable[[ServedCase, str, int], None]
 
 
@@ -39,83 +51,6 @@ class Gathered:
     arms: dict[str, ServedEvidence]
     error: ConformanceError | None = None
     stopped: bool = False  # before the planned end, because a bet had been won
-
-
-def schedule(plan: RunPlan, case: ServedCase) -> tuple[Ints, Ints]:
-    """Arm and prompt of every request, in the order asked. The beginning is the same whatever the
-    number of requests.
-    """
-    assert case.workload is not None
-    prompts = len(case.texts)
-    size = len(ARMS) * prompts
-    rng = np.random.default_rng([plan.seed, zlib.crc32(case.id.encode()), 3])
-    blocks = math.ceil(case.workload.requests / prompts)
-    order = np.concatenate([rng.permutation(size) for _ in range(blocks)])
-    return order // prompts, order % prompts
-
-
-def requests(plan: RunPlan, case: ServedCase) -> list[Ask]:
-    """Every request of a case, in the order asked."""
-    assert case.workload is not None
-    arm_of, prompt_of = schedule(plan, case)
-    seeds = {arm: iter(arm_seeds(plan, case, arm).tolist()) for arm in ARMS}
-    asks = []
-    for a, p in zip(arm_of.tolist(), prompt_of.tolist(), strict=True):
-        seed = next(seeds[ARMS[a]])
-        text, tokens = case.texts[p], case.workload.new_tokens
-        asks.append(Ask(ARMS[a], text, None if seed < 0 else seed, tokens))
-    return asks
-
-
-class Watch:
-    """The bets on the arms against each other, and on the control arm against itself.
-
-    Parameters
-    ----------
-    level : float
-        Of the first; the second has the gate's.
-    """
-
-    def __init__(self, level: float) -> None:
-        self.level = level
-        self.apart, self.gate = Pairs(), Pairs()
-        self._bets = (((SPECULATIVE, CONTROL), self.apart), ((CONTROL, AGAIN), self.gate))
-        self._waiting: dict[tuple[int, int], deque[tuple[str, Answer]]] = {}
-
-    def add(self, arm: str, prompt: int, answer: Answer) -> None:
-        """One answer; answers of two arms to one prompt are paired in the order they come."""
-        for number, (arms, pairs) in enumerate(self._bets):
-            if arm not in arms:
-                continue
-            waiting = self._waiting.setdefault((number, prompt), deque())
-            if not waiting or waiting[0][0] == arm:
-                waiting.append((arm, answer))
-                continue
-            _, other = waiting.popleft()
-            x, y = (answer, other) if arm == arms[0] else (other, answer)
-            pairs.add(prompt, x.symbols, y.symbols)
-
-    def settled(self) -> bool:
-        """Whether a bet was won."""
-        return self.apart.log_e >= -math.log(self.level) or self.gate.log_e >= -math.log(
-            GATE / GATE_TESTS
-        )
-
-
-def replayed(plan: RunPlan, case: ServedCase, arms: dict[str, ServedEvidence]) -> Watch:
-    """The bets on evidence that is complete up to some request."""
-    watch = Watch(plan.level)
-    arm_of, prompt_of = schedule(plan, case)
-    place = dict.fromkeys(ARMS, 0)
-    for a, p in zip(arm_of.tolist(), prompt_of.tolist(), strict=True):
-        arm = ARMS[a]
-        i = place[arm]
-        if i >= len(arms[arm].symbols):
-            break
-        row = arms[arm].symbols[i]
-        watch.add(arm, p, Answer(tuple(row[row != ABSENT].tolist())))
-        place[arm] += 1
-    return watch
 
 
 def gather(
@@ -134,65 +69,80 @@ def gather(
     case : ServedCase
         Planned.
     folder : Path
-        Evidence is kept under it; what is there already is not asked again.
+        Evidence is kept under it; what is there already is not asked again, and a failure stands.
     told : callable, optional
         Told of the answers as they come.
     source : Source, optional
         What to ask in the place of the server.
+
+    Raises
+    ------
+    EvidenceError
+        If evidence cannot be written.
     """
-    run: _Run | None = None
-    error: ConformanceError | None = None
-    stopped = False
     try:
         run = _Run(plan, case, folder, told)
-        assert case.aim is not None
-        asked = source or Server(case.aim, case.met)
+        if before := run.failed_before():
+            return before
+        run.take_up()
+    except EvidenceError as exc:
+        return Gathered(case, {}, exc)
+    error: ConformanceError | None = None
+    stopped = False
+    with Autosave(run.save_parts) as saving:
         try:
-            stopped = run.ask(asked)
-        finally:
-            asked.close()
-    except KeyboardInterrupt:
-        if run is not None:
-            run.save(failed=False)  # for whoever resumes
-        raise
-    except ConformanceError as exc:
-        error = exc
-    except Exception as exc:  # whatever a server can cause is this case's ERROR
-        error = EngineFailure(f"{type(exc).__name__}: {exc}")
-    if run is None:
-        return Gathered(case, {}, error)
-    return Gathered(case, run.save(failed=error is not None), error, stopped)
+            assert case.aim is not None
+            asked = source or Server(case.aim, case.met)
+            try:
+                stopped = run.ask(asked, saving)
+            finally:
+                asked.close()
+        except EvidenceError:
+            raise
+        except ConformanceError as exc:
+            error = exc
+        except Exception as exc:  # whatever a server can cause is this case's ERROR
+            error = EngineFailure(f"{type(exc).__name__}: {exc}")
+    return run.fail(error) if error else Gathered(case, run.save(), stopped=stopped)
 
 
 class _Run:
     """A case while its answers come in."""
 
     def __init__(self, plan: RunPlan, case: ServedCase, folder: Path, told: Told | None) -> None:
-        self.plan, self.case, self.folder, self.told = plan, case, folder, told
+        self.plan, self.case, self.told = plan, case, told
+        self.parts = {arm: Parts(evidence_path(folder, case, arm)) for arm in ARMS}
         self.arm_of, self.prompt_of = schedule(plan, case)
         self.seeds = {arm: arm_seeds(plan, case, arm) for arm in ARMS}
         self.asks = requests(plan, case)
         self.answers: dict[str, list[Answer]] = {arm: [] for arm in ARMS}
+        self.rounds: dict[str, list[tuple[int, float]]] = {arm: [] for arm in ARMS}
+        self.saved = dict.fromkeys(ARMS, 0)  # answers on disk
         self.total: tuple[int, int] | None = None
-        self.seconds, self.done = 0.0, 0
+        self.seconds, self.done, self.round = 0.0, 0, 0
         self.watch = Watch(plan.level)
-        self._take_up()
+        self.lock = threading.Lock()
 
-    def ask(self, source: Source) -> bool:
+    def ask(self, source: Source, saving: Autosave) -> bool:
         """Ask what is missing; whether it was stopped early."""
         assert self.case.workload is not None
         assert self.case.aim is not None
         block = len(ARMS) * len(self.case.texts)
-        size = block * max(BLOCKS_AT_ONCE, math.ceil(4 * self.case.aim.limits.concurrency / block))
-        begin, before = time.perf_counter() - self.seconds, source.counted()
-        earlier = self.total or (0, 0)
+        connections = self.case.aim.limits.concurrency
+        most = block * max(BLOCKS_AT_ONCE, math.ceil(4 * connections / block))
+        size, fewest = most, min(most, FEWEST_AT_ONCE * connections)
+        before, earlier = source.counted(), self.total or (0, 0)
         greedy = self.case.decoding.greedy
         while self.done < len(self.asks):
+            saving.check()
             if not greedy and self.watch.settled():
                 return True
             asks = self.asks[self.done : self.done + size]
-            self._take(source.ask(self.case.decoding, asks))
-            self.seconds = time.perf_counter() - begin
+            begin = time.perf_counter()
+            answers = source.ask(self.case.decoding, asks)
+            seconds = time.perf_counter() - begin
+            self._take(answers, seconds)
+            size = min(max(int(SECONDS_AT_ONCE * len(asks) / max(seconds, 1e-9)), fewest), most)
             now = source.counted() if before is not None else None
             if before is not None and now is not None:
                 self.total = (
@@ -201,24 +151,32 @@ class _Run:
                 )
         return False
 
-    def _take(self, answers: list[Answer]) -> None:
+    def _take(self, answers: list[Answer], seconds: float) -> None:
         for answer in answers:
-            arm, prompt = ARMS[self.arm_of[self.done]], int(self.prompt_of[self.done])
-            short = Answer(answer.symbols[: self.case.width], answer.counts)
-            self.answers[arm].append(short)
-            self.watch.add(arm, prompt, short)
-            self.done += 1
+            drafted, accepted = answer.counts or (0, 0)
+            if not 0 <= accepted <= drafted <= MOST_COUNTED:
+                raise BadAnswerError(f"an answer counts {accepted} of {drafted} tokens accepted")
+        first = self.done
+        with self.lock:
+            for answer in answers:
+                arm, prompt = ARMS[self.arm_of[self.done]], int(self.prompt_of[self.done])
+                short = Answer(answer.symbols[: self.case.width], answer.counts)
+                self.answers[arm].append(short)
+                self.rounds[arm].append((self.round, seconds))
+                self.watch.add(arm, prompt, short)
+                self.done += 1
+            self.round += 1
+            self.seconds += seconds
         if self.told:
             for k, arm in enumerate(ARMS):
-                new = int((self.arm_of[self.done - len(answers) : self.done] == k).sum())
-                self.told(self.case, arm, new)
+                self.told(self.case, arm, int((self.arm_of[first : self.done] == k).sum()))
 
-    def _prompts(self, arm: str) -> Ints:
+    def _evidence(self, arm: str, begin: int = 0) -> ServedEvidence:
+        # as many as have been counted: whoever interrupted may have come between the two
         mine = self.arm_of[: self.done] == ARMS.index(arm)
-        return np.asarray(self.prompt_of[: self.done][mine])
-
-    def _evidence(self, arm: str) -> ServedEvidence:
-        answers = self.answers[arm]
+        prompts = self.prompt_of[: self.done][mine][begin:]
+        end = begin + len(prompts)
+        answers, rounds = self.answers[arm][begin:end], self.rounds[arm][begin:end]
         symbols = np.full((len(answers), self.case.width), ABSENT, dtype=np.int64)
         for row, a in zip(symbols, answers, strict=True):
             row[: len(a.symbols)] = a.symbols
@@ -228,56 +186,139 @@ class _Run:
         assert self.case.workload is not None
         return ServedEvidence(
             symbols=symbols,
-            prompt=self._prompts(arm),
-            seeds=self.seeds[arm][: len(answers)],
+            prompt=prompts,
+            seeds=self.seeds[arm][begin:end],
             counts=counts,
             total=self.total if arm == SPECULATIVE else None,
             planned=self.case.workload.requests,
             seconds=self.seconds,
             unit=self.case.unit,
             texts=self.case.texts,
+            batch=np.array([n for n, _ in rounds], dtype=np.int64),
+            batch_seconds=np.array([t for _, t in rounds], dtype=np.float64),
+            case=self.case.id,
+            arm=arm,
         )
 
-    def save(self, failed: bool) -> dict[str, ServedEvidence]:
-        """Write what has come; after a failure under a name that is never gone on from."""
+    def save_parts(self) -> None:
+        """Save what has come of every arm since the last time."""
+        with self.lock:
+            for arm, parts in self.parts.items():
+                begin = self.saved[arm]
+                evidence = self._evidence(arm, begin)
+                if len(evidence.symbols):
+                    evidence.save(parts.part(begin), begin)
+                    self.saved[arm] += len(evidence.symbols)
+
+    def save(self) -> dict[str, ServedEvidence]:
+        """Save everything, a file an arm."""
         found = {arm: self._evidence(arm) for arm in ARMS}
-        for arm, evidence in found.items():
-            path = evidence_path(self.folder, self.case, arm)
-            evidence.save(path.with_suffix(".partial.npz") if failed else path)
+        for arm, parts in self.parts.items():
+            found[arm].save(parts.path)
+            self.saved[arm] = len(found[arm].symbols)
+        for parts in self.parts.values():
+            parts.remove()
         return found
 
-    def _take_up(self) -> None:
-        """Go on from what is on disk.
+    def fail(
+        self, error: ConformanceError, found: dict[str, ServedEvidence] | None = None
+    ) -> Gathered:
+        """Save everything under a name that is never gone on from, with the reason; all arms say so
+        before any other file goes.
+        """
+        found = found or {arm: self._evidence(arm) for arm in ARMS}
+        for arm, parts in self.parts.items():
+            found[arm].save(parts.failed, more=reason(error, error.detail))
+        for parts in self.parts.values():
+            parts.remove(whole=True)
+        return Gathered(self.case, found, error)
+
+    def failed_before(self) -> Gathered | None:
+        """A failure that this case ended with, which stands: whoever may answer again may choose
+        among the answers.
+        """
+        assert self.case.workload is not None
+        known: dict[str, ServedEvidence] = {}
+        error: ConformanceError | None = None
+        for arm, parts in self.parts.items():
+            if os.path.lexists(parts.failed):
+                known[arm], meta = read_served(parts.failed, self.case.workload.requests)
+                self._check(arm, known[arm], parts.failed)
+                error = failure(meta, parts.failed)[0]
+        if error is None:
+            return None
+        if len(known) < len(ARMS):  # killed before it had said so of all arms
+            self.take_up()
+        return self.fail(error, {arm: known.get(arm) or self._evidence(arm) for arm in ARMS})
+
+    def take_up(self) -> None:
+        """Go on from what is on disk, which becomes a file an arm: up to the last answer before
+        which none of any arm is missing.
 
         Raises
         ------
         EvidenceError
-            If it was gathered under another plan.
+            If it was gathered under another plan, or cannot be read.
         """
-        paths = {arm: evidence_path(self.folder, self.case, arm) for arm in ARMS}
-        if not all(path.exists() for path in paths.values()):
-            return
-        kept = {arm: load_served(path) for arm, path in paths.items()}
-        size = sum(len(e.symbols) for e in kept.values())
-        self.done = size
-        for arm, e in kept.items():
-            n = len(e.symbols)
-            same = (
-                np.array_equal(e.seeds, self.seeds[arm][:n])
-                and np.array_equal(e.prompt, self._prompts(arm))
-                and e.texts == self.case.texts
-                and e.unit == self.case.unit
-                and e.symbols.shape[1] == self.case.width
-            )
-            if not same:
-                raise EvidenceError(f"{paths[arm]} was gathered under another plan")
-            counts = e.counts.tolist() if e.counts is not None else [None] * n
+        for parts in self.parts.values():
+            parts.sweep()
+        pieces = {arm: self._pieces(arm) for arm in ARMS}
+        kept = {arm: functools.reduce(continued, p) for arm, p in pieces.items() if p}
+        found = {arm: len(kept[arm].symbols) if arm in kept else 0 for arm in ARMS}
+        self.done = self._together(found)
+        here = {arm: int((self.arm_of[: self.done] == k).sum()) for k, arm in enumerate(ARMS)}
+        rounds: dict[int, float] = {}
+        for arm, whole in kept.items():
+            e = first_answers(whole, here[arm])
+            counts = e.counts.tolist() if e.counts is not None else [None] * len(e.symbols)
             self.answers[arm] = [
                 Answer(tuple(row[row != ABSENT].tolist()), None if c is None else (c[0], c[1]))
                 for row, c in zip(e.symbols, counts, strict=True)
             ]
-        self.total, self.seconds = kept[SPECULATIVE].total, kept[SPECULATIVE].seconds
-        self.watch = replayed(self.plan, self.case, kept)
+            numbers, seconds = e.rounds
+            self.rounds[arm] = list(zip(numbers.tolist(), seconds.tolist(), strict=True))
+            rounds |= dict(self.rounds[arm])
+        self.seconds, self.round = sum(rounds.values()), max(rounds, default=-1) + 1
+        self.saved = here
+        if SPECULATIVE in kept:
+            self.total = kept[SPECULATIVE].total
+        if found != here or any(parts.listed() for parts in self.parts.values()):
+            self.save()
+        self.watch = replayed(self.plan, self.case, {arm: self._evidence(arm) for arm in ARMS})
         if self.told:
             for arm in ARMS:
                 self.told(self.case, arm, len(self.answers[arm]))
+
+    def _together(self, found: dict[str, int]) -> int:
+        """Requests up to the first whose answer is not there."""
+        end = len(self.arm_of)
+        for k, arm in enumerate(ARMS):
+            places = np.flatnonzero(self.arm_of == k)
+            if found[arm] < len(places):
+                end = min(end, int(places[found[arm]]))
+        return end
+
+    def _pieces(self, arm: str) -> list[ServedEvidence]:
+        assert self.case.workload is not None
+        most = self.case.workload.requests
+
+        def load(path: Path, begin: int) -> ServedEvidence:
+            e = load_served(path, max(most - begin, 0), begin)
+            self._check(arm, e, path, begin)
+            return e
+
+        return self.parts[arm].pieces(load, lambda e: len(e.symbols))
+
+    def _check(self, arm: str, e: ServedEvidence, path: Path, begin: int = 0) -> None:
+        its = slice(begin, begin + len(e.symbols))
+        prompts = self.prompt_of[self.arm_of == ARMS.index(arm)]
+        same = (
+            (e.case, e.arm) == (self.case.id, arm)
+            and np.array_equal(e.seeds, self.seeds[arm][its])
+            and np.array_equal(e.prompt, prompts[its])
+            and e.texts == self.case.texts
+            and e.unit == self.case.unit
+            and e.symbols.shape[1] == self.case.width
+        )
+        if not same:
+            raise EvidenceError(f"{path} was gathered under another plan")

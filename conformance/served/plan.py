@@ -35,6 +35,11 @@ FREQUENT = "whole answers, weighted by frequency"
 PREVIOUS = "the last request with the same prompt"
 GATE = 1e-3  # chance that a control arm which agrees with itself is said not to; costs no alpha
 GATE_TESTS = 5
+# Tests against the law that the control server tells, and the chance that a control arm which has
+# this law is said not to; what is lost then is these tests.
+BY = ", by log-probabilities"
+LAW_GATE = 1e-2
+LAW_GATE_TESTS = 5
 # Exact scores lose a little power to their randomisation, and prompts at which the model has no
 # choice tell nothing.
 MARGIN = 1.15
@@ -159,7 +164,17 @@ def served_tests(case: ServedCase, tokens: int) -> tuple[PlannedTest, ...]:
     scopes = [opening(case.unit), *(s for s, _ in bands(case.unit, width(case.unit, tokens)))]
     tests = [PlannedTest("two-sample", s, "both") for s in (*scopes, EVERYWHERE, FREQUENT)]
     tests += [PlannedTest(t, EVERYWHERE, "both") for t in ("sharpening", "e-process")]
-    return (*tests, PlannedTest("coincidences", PREVIOUS, "speculative"))
+    tests.append(PlannedTest("coincidences", PREVIOUS, "speculative"))
+    return (*tests, *(_law_tests(case) if case.met and case.met.logprobs else ()))
+
+
+def _law_tests(case: ServedCase) -> Iterator[PlannedTest]:
+    for scope in (opening(case.unit), EVERYWHERE, FREQUENT):
+        yield PlannedTest("chi-square", f"{scope}{BY}", "speculative")
+    for test in ("sharpening", "e-process"):
+        yield PlannedTest(test, f"{EVERYWHERE}{BY}", "speculative")
+    if case.decoding.truncates:
+        yield PlannedTest("support", f"tokens outside the law{BY}", "both")
 
 
 def plan_all(

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from conformance.adapters import openai_logprobs as logprobs
 from conformance.adapters import openai_styles as styles
 from conformance.adapters.openai import OWNERS, REFUSALS, VERSIONS
 from conformance.adapters.openai_http import Http, Json, Secret, StatusError
@@ -25,6 +26,8 @@ SPECULATIVE, CONTROL, AGAIN = ARMS = ("speculative", "control", "control-again")
 END = -1
 CHARACTERS = 4  # looked at, of each token asked for
 LARGEST_ID = 2**31
+# The likeliest tokens that such a server tells at a place, if nothing was said: vLLM's own limit.
+MOST_TOLD = {"vllm": 20, "llama": 64, "sglang": 64}
 # What a server says of an answer that the model ended by itself, and of one that was cut.
 ENDED, CUT = ("stop", "eos", "eos_token", "end_of_text", "stop_sequence"), "length"
 
@@ -64,12 +67,43 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class TopAsk:
+    """One question: a prompt, tokens after it, and how many more to answer with."""
+
+    text: str
+    prefix: tuple[int, ...]
+    seed: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopAnswer:
+    """Token ids, and the likeliest tokens at each of their places."""
+
+    tokens: tuple[int, ...]
+    tops: tuple[logprobs.Top, ...]
+
+
+class TopSource(Protocol):
+    """A control server that tells its likeliest tokens, or what stands in for one."""
+
+    def tops(self, decoding: Decoding, asks: Sequence[TopAsk]) -> list[TopAnswer]:
+        """Answer every question, in order, drawing from this decoding."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Met:
-    """What a server said of itself, and in which style both arms answer."""
+    """What a server said of itself, and in which style both arms answer.
+
+    `logprobs` is how many of the likeliest tokens the control server tells, and `no_law` why none.
+    """
 
     version: str
     model: str
     style: str
+    logprobs: int = 0
+    no_law: str = ""
 
     @property
     def unit(self) -> Unit:
@@ -97,6 +131,7 @@ class Server:
         self.target = target
         self._http = Http([target.url, target.control], target.limits, Secret.from_environment())
         self._lengths: dict[str, int] = {}
+        self._ids: dict[str, tuple[int, ...] | None] = {}  # of prompts, as far as they were told
         self._control: tuple[int, int] | None = None
         try:
             self.met = met or self._meet()
@@ -124,6 +159,20 @@ class Server:
                     f"{a.arm}: {self._http.quoted(exc)}. The answer was {said}"
                 ) from None
         return read
+
+    def tops(self, decoding: Decoding, asks: Sequence[TopAsk]) -> list[TopAnswer]:
+        """The likeliest tokens, from the control server; see `TopSource`.
+
+        Raises
+        ------
+        ConformanceError
+            If a request is not answered, or with something that is no answer.
+        """
+        if self.met.style != "llama":  # the others go on after token ids only
+            unknown = {a.text for a in asks if a.prefix} - self._ids.keys()
+            first = [TopAsk(text, (), 0, 1) for text in sorted(unknown)]
+            self._tops(self.met, Decoding(), first)
+        return self._tops(self.met, decoding, asks)
 
     def counted(self) -> tuple[int, int] | None:
         """From a page of metrics, as vLLM has it; None where both arms are one server."""
@@ -182,8 +231,31 @@ class Server:
                     raise
                 why.append(f"as {style}: {self._http.quoted(exc)}")
             else:
-                return met
+                return self._with_logprobs(met)
         raise EngineLoadError(f"the servers do not answer a plain completion; {'; '.join(why)}")
+
+    def _with_logprobs(self, met: Met) -> Met:
+        """Whether the control server tells its likeliest tokens, by one short request."""
+        wanted, processed = self.target.logprobs, self.target.processed
+        if wanted == 0:
+            return replace(met, no_law="option logprobs says not to ask for them")
+        if met.style not in MOST_TOLD:
+            why = "answers are read as text, and log-probabilities are of tokens"
+        elif processed and met.style == "sglang":
+            why = "such a server has none after filters (option processed)"
+        else:
+            told = replace(met, logprobs=wanted or MOST_TOLD[met.style])
+            try:
+                self._tops(told, Decoding(), [TopAsk(self.target.prompts[0], (), 0, 1)])
+            except (StatusError, BadAnswerError) as exc:
+                if isinstance(exc, StatusError) and exc.status not in REFUSALS:
+                    raise
+                why = self._http.quoted(exc)
+            else:
+                return told
+        if wanted or processed:
+            raise EngineLoadError(f"the log-probabilities asked for cannot be had: {why}")
+        return replace(met, no_law=why)
 
     # --- requests and answers ---------------------------------------------------------------------
 
@@ -194,6 +266,32 @@ class Server:
             styles.put(body, *self.target.switch)
         path = "/completions" if met.style == "text" else styles.STYLES[met.style].path
         return styles.join(url, path), body
+
+    def _tops(self, met: Met, decoding: Decoding, asks: Sequence[TopAsk]) -> list[TopAnswer]:
+        jobs = []
+        for a in asks:
+            url, body = self._job(met, decoding, Ask(CONTROL, a.text, a.seed, a.tokens))
+            body = logprobs.with_logprobs(body, met.style, met.logprobs, self.target.processed)
+            if a.prefix:
+                ids = self._ids.get(a.text)
+                body = logprobs.after_prefix(body, met.style, a.text, ids, a.prefix)
+            jobs.append((url, body))
+        answers = self._http.post_all(jobs) if jobs else []
+        return [self._read_tops(met, x, a) for x, a in zip(answers, asks, strict=True)]
+
+    def _read_tops(self, met: Met, answer: Json, a: TopAsk) -> TopAnswer:
+        counts = styles.drafted_and_accepted(answer)
+        if counts is not None and counts[0]:
+            raise BadAnswerError("an answer of the control arm counts drafted tokens")
+        if not a.prefix:
+            self._ids[a.text] = logprobs.prompt_ids(answer, met.style)
+        tokens = tuple(t for t in read_ids(met, answer, a.tokens) if t != END)
+        tops = logprobs.read_tops(answer, met.style, met.logprobs)
+        if not len(tokens) <= len(tops) <= len(tokens) + 1:  # one more at an end that is no token
+            raise BadAnswerError(
+                f"log-probabilities of {len(tops)} places for {len(tokens)} tokens"
+            )
+        return TopAnswer(tokens, tuple(tops))
 
     def _read(self, met: Met, answer: Json, a: Ask) -> Answer:
         read = read_text if met.style == "text" else read_ids

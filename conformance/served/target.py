@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from conformance.adapters.openai_http import Limits, address
+from conformance.adapters.openai_logprobs import MOST
 from conformance.adapters.openai_styles import limits_of, number_of, switch_of
 from conformance.errors import PlanError, UnknownEngineError
 from conformance.resolve import split_options
@@ -48,6 +49,11 @@ class Target:
         Share of greedy tokens that rounding may change.
     limits : Limits
         How the server is asked.
+    logprobs : int or None
+        Likeliest tokens asked of the control server at each place: none with 0, as many as such a
+        server usually gives with None.
+    processed : bool
+        Whether it returns them after temperature and filters.
     """
 
     url: str
@@ -59,6 +65,8 @@ class Target:
     tokens: int
     ties: float
     limits: Limits
+    logprobs: int | None = None
+    processed: bool = False
 
     def address(self, arm: str) -> str:
         """Where an arm is asked."""
@@ -97,6 +105,8 @@ def _made(
     prompts: str = "",
     tokens: str = "8",
     ties: str = "0.05",
+    logprobs: str = "auto",
+    processed: str = "no",
     concurrency: str = "16",
     timeout: str = "60",
     retries: str = "5",
@@ -113,6 +123,8 @@ def _made(
         raise UnknownEngineError(
             "control=off-switch goes with switch=PATH=VALUE, such as switch=speculative.n_max=0"
         )
+    if processed not in ("yes", "no") or (processed == "yes" and logprobs == "no"):
+        raise UnknownEngineError("option processed must be yes or no, and yes needs logprobs")
     place = address(url, "url")
     other = place if control == OFF_SWITCH else address(control, "control")
     if place == other and not switch:
@@ -127,7 +139,15 @@ def _made(
         int(number_of("tokens", tokens, 1, 64, whole=True)),
         number_of("ties", ties, 0, 0.5),
         limits_of(concurrency, timeout, retries, rate),
+        _logprobs(logprobs),
+        processed == "yes",
     )
+
+
+def _logprobs(text: str) -> int | None:
+    if text in ("auto", "no"):
+        return None if text == "auto" else 0
+    return int(number_of("logprobs", text, 1, MOST, whole=True))
 
 
 def _prompts(path: Path) -> tuple[str, ...]:

@@ -103,7 +103,10 @@ class Banded:
 
 
 def banded(
-    rows: Sequence[Row], rng: np.random.Generator, min_expected: float = MIN_EXPECTED
+    rows: Sequence[Row],
+    rng: np.random.Generator,
+    min_expected: float = MIN_EXPECTED,
+    most: int | None = None,
 ) -> Banded:
     """Score rows of counts.
 
@@ -116,8 +119,10 @@ def banded(
     min_expected : float
         Cells expected less often join the row's remainder; one that would itself be expected less
         often takes in the row's smallest cell.
+    most : int, optional
+        Cells of a row, at most.
     """
-    parts = [_cells(row, min_expected) for row in rows]
+    parts = [_cells(row, min_expected, most) for row in rows]
     kept = [(row, p) for row, p in zip(rows, parts, strict=True) if len(p.cell)]
     size = [len(p.cell) for _, p in kept]
     table = Table(
@@ -156,11 +161,11 @@ class _Cells:
     width: float
 
 
-def _cells(row: Row, min_expected: float) -> _Cells:
+def _cells(row: Row, min_expected: float, most: int | None) -> _Cells:
     middle = (row.low + row.high) / 2
     law = middle / middle.sum()
     order = np.argsort(-law[:-1], kind="stable")  # the last is the remainder, whatever its size
-    cell = order[row.expected * law[order] >= min_expected]
+    cell = order[row.expected * law[order] >= min_expected][:most]
     if len(cell) and row.expected * (1 - law[cell].sum()) < min_expected:
         cell = cell[:-1]  # what is left must be a cell as well
     low, high = row.low[cell], row.high[cell]

@@ -40,7 +40,15 @@ class Gathered:
 
 
 class VerifierWorker(Worker):
-    """A worker process that holds a verifier."""
+    """A worker process that holds a verifier.
+
+    Attributes
+    ----------
+    environment : tuple of (str, str)
+        What the last one that was described runs on.
+    """
+
+    environment: tuple[tuple[str, str], ...] = ()
 
     def describe(self, name: str) -> Description:
         """Construct the verifier, or engine, and read its card.
@@ -52,6 +60,7 @@ class VerifierWorker(Worker):
         """
         answer = self.begin(name)
         try:
+            self.environment = engine_wire.read_environment(answer)
             if "verifier" in answer:
                 return wire.read_description(answer)
             return engine_wire.read_description(answer)
@@ -71,9 +80,17 @@ def describe(name: str, timeout: float = 120.0, python: str | None = None) -> De
     ConformanceError
         `UnknownEngineError`, `EngineLoadError` or `EngineFailure`.
     """
+    return meet(name, timeout, python)[0]
+
+
+def meet(
+    name: str, timeout: float = 120.0, python: str | None = None
+) -> tuple[Description, tuple[tuple[str, str], ...]]:
+    """The same, with what it runs on."""
     worker = VerifierWorker(timeout, python)
     try:
-        return worker.describe(name)
+        said = worker.describe(name)
+        return said, worker.environment
     finally:
         worker.close()
 

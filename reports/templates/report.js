@@ -4,7 +4,10 @@ const all = [...document.querySelectorAll("details.case")];
 const setAll = (open) => all.forEach((one) => { one.open = open; });
 const reveal = () => {
   const target = document.getElementById(location.hash.slice(1));
-  if (target instanceof HTMLDetailsElement) { target.open = true; target.scrollIntoView(); }
+  if (!(target instanceof HTMLDetailsElement)) { return; }
+  target.open = true;
+  target.scrollIntoView();
+  target.querySelector("summary").focus({ preventScroll: true });
 };
 if (all.length) {
   document.getElementById("tools").hidden = false;

@@ -9,6 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conformance.reports.details import (
+    AcceptanceModel,
+    AcceptedModel,
+    DiagnosisModel,
+    TrajectoryModel,
+    UnaskedModel,
+)
 from conformance.reports.measured import CalibrationRow, FalseAlarms, KillRow, Measured
 from conformance.reports.model import (
     ArmModel,
@@ -129,6 +136,39 @@ def pit(seed: int, slope: float = 0.0) -> PitModel:
                     band=(1700.0, 1988.0))  # fmt: skip
 
 
+def trajectories(slope: float) -> list[TrajectoryModel]:
+    tokens = [256 * i for i in range(1, 20)]
+    return [
+        TrajectoryModel(arm="speculative", tokens=tokens, needed=7.6,
+                        log10_e=[slope * i - 0.1 for i in range(19)]),
+        TrajectoryModel(arm="control", tokens=tokens, needed=7.6, log10_e=[-0.3] * 19),
+    ]  # fmt: skip
+
+
+ACCEPTANCE = AcceptanceModel(
+    verified=True,
+    places=[
+        AcceptedModel(place=place, proposals=9000, accepted=6000, rate=0.667, low=0.657, high=0.676,
+                      rejection=0.75, matching=0.26, likeliest=0.37)
+        for place in ("all proposals", "proposal 1 of a block")
+    ],
+)  # fmt: skip
+DIAGNOSIS = DiagnosisModel(
+    standing="fits", fault="raw-q", summary="a raw softmax is declared", shows="accepted tokens",
+    seen="transformers #47932; several engines", note="no thread is known", size=0.9,
+    alike=["stale-q"], runner_up="lenient", odds_runner_up=11.2, odds_exact=281.0, fit_p=0.4,
+    place="It departs most at recovered tokens (z = 40).",
+)  # fmt: skip
+NOT_ASKED = [
+    UnaskedModel(status="not claimed", question="decoding temperature=1,min_p=0.05",
+                 why="the engine does not claim min_p", cases=["lookup/mid/min_p"]),
+    UnaskedModel(status="not reached", question="chi-square: output indices 6 and 7",
+                 why="no prefix was reached often enough", cases=["a", "b", "c", "d"]),
+    UnaskedModel(status="not asked by this suite", question="stop strings",
+                 why="no probe has a token that ends", cases=[]),
+]  # fmt: skip
+
+
 def make_case(verdict: Verdict, decoding: str = "temperature=1", **changes: Any) -> CaseModel:
     departs = verdict is Verdict.NOT_EXACT
     judged = verdict in (Verdict.EXACT, Verdict.NOT_EXACT, Verdict.INCONCLUSIVE)
@@ -167,6 +207,9 @@ def make_case(verdict: Verdict, decoding: str = "temperature=1", **changes: Any)
         "findings": findings(departs) if judged else [],
         "bars": [bars(seed, 0.12 * departs), bars(seed + 1)] if judged else [],
         "pit": [pit(seed, 0.12 * departs)] if judged else [],
+        "trajectories": trajectories(2.0 * departs) if judged else [],
+        "acceptance": ACCEPTANCE if judged else None,
+        "diagnosis": DIAGNOSIS if departs else None,
         "error": TRACEBACK if verdict is Verdict.ERROR else None,
     }
     return CaseModel.model_validate(values | changes)
@@ -199,6 +242,7 @@ def make_report(cases: list[CaseModel], **changes: Any) -> Report:
         ],
         "cases": cases,
         "measured": MEASURED,
+        "not_asked": NOT_ASKED,
     }  # fmt: skip
     return Report.model_validate(values | changes)
 

@@ -6,6 +6,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from datetime import date
 from html.parser import HTMLParser
 from importlib.resources import files
 from typing import Any
@@ -14,10 +15,11 @@ import pytest
 from markdown_it import MarkdownIt
 
 from conformance.reports import Report
+from conformance.reports.expectations import apply_expectations
 from conformance.reports.html import render_html
 from conformance.reports.junit import render_junit
 from conformance.reports.markdown import render_markdown
-from conformance.reports.model import CaseModel, dump_json
+from conformance.reports.model import CaseModel, Expectation, dump_json
 from conformance.reports.text import web_address
 from conformance.text import clean, excerpt, one_line
 from conformance.verdict import Verdict
@@ -44,7 +46,9 @@ HOSTILE = {
     "foreign": "漢字 🎲 עברית",
 }
 EMPTY = {"empty": "", "spaces": "   ", "newline": "\n"}
-KEPT = {"verdict", "arm", "schema_version", "created"}
+KEPT = {
+    "verdict", "arm", "schema_version", "created", "outcome", "expires", "standing", "status",
+}  # fmt: skip
 
 
 def poison(value: Any, text: str) -> Any:
@@ -70,7 +74,10 @@ def poisoned(
 ) -> Callable[[str], Report]:
     departed = case_of(Verdict.NOT_EXACT)
     departed = departed.model_copy(update={"bars": departed.bars[:1], "ruled_out": ["x", "y"]})
-    report = report_of([departed, case_of(Verdict.ERROR), case_of(Verdict.NOT_SUPPORTED)])
+    cases = [departed, case_of(Verdict.ERROR), case_of(Verdict.NOT_SUPPORTED)]
+    entry = Expectation(case="*", reason="r", link="l", expires=date(2030, 1, 1))
+    marked, found = apply_expectations(cases, [entry], date(2029, 1, 1))
+    report = report_of(marked, expectations=found)
     data = json.loads(dump_json(report))
     return lambda text: Report.model_validate(poison(data, text))
 
@@ -136,7 +143,13 @@ def test_markdown_keeps_its_shape(name: str, poisoned: Callable[[str], Report]) 
     text = render_markdown(poisoned(HOSTILE[name]))
     assert kinds_of(text) == kinds_of(render_markdown(poisoned("plain")))
     assert not seen_controls(text)
+    # in folds the text is HTML, and has no element but the fold's own
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    blocks = [token.content for token in tokens if token.type == "html_block"]
+    tags = {tag for block in blocks for (tag, *rest) in Skeleton(block).shape}
+    assert tags == {"details", "/details", "summary", "/summary"}
     prose = re.sub(r"^(`{3,})text\n.*?^\1$", "", text, flags=re.DOTALL | re.MULTILINE)
+    prose = re.sub("</?(details|summary)>", "", prose)
     assert "<" not in prose
     assert not re.search(r"(?<!\\)://", prose)
     assert "www." not in prose

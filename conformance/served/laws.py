@@ -1,0 +1,272 @@
+"""What a control server says of its own law: asked before sampling, kept beside the arms.
+
+Each prompt is asked several times for a whole answer with the likeliest tokens at every place of
+it; and then every prefix that many answers are expected to have, level by level, is asked for the
+one token after it. Which prefixes these are follows from the laws alone. All of it is asked of the
+control arm: a server that speculates may return anything for tokens that it accepted.
+
+What was asked more than once says how far a server's log-probabilities vary, from batch to batch
+and between the prefix of a prompt and the same tokens generated one by one. Requests of a level are
+sent together in a random order, so that batches are as full as they are while sampling.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from conformance import columns, parquet
+from conformance.adapters.openai_logprobs import MOST, Top
+from conformance.decoding import Decoding
+from conformance.errors import ConformanceError
+from conformance.plan import RunPlan
+from conformance.served.nodes import WORTH, Node, Nodes
+from conformance.served.plan import ServedCase
+from conformance.served.server import TopAsk, TopSource
+
+Kind = TypeVar("Kind")
+WALKS = 4  # whole answers asked of each prompt
+REPEATS = 3  # answers wanted at a prefix, on the way to a longer one or asked for it alone
+MOST_NODES = 512
+MOST_ROWS = 2**18
+PREFIX, IDS = columns.listed("prefix"), columns.listed("ids")
+LOGPROBS = columns.listed("logprobs", columns.FLOAT)
+SHAPE = parquet.Shape("served-laws", pa.schema([columns.whole("prompt"), PREFIX, IDS, LOGPROBS]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ServedLaws:
+    """What was told, in the order asked.
+
+    Parameters
+    ----------
+    texts : tuple of str
+        The prompts.
+    most : int
+        Tokens asked for at each place.
+    processed : bool
+        Whether the server was to apply the decoding; else they are of the plain softmax.
+    nodes : tuple of (int, tuple of int)
+        Prompt and prefix of every place.
+    tops : tuple of Top
+        What was told there.
+    reason : str
+        Why there is no more of it; empty if there is.
+    """
+
+    texts: tuple[str, ...]
+    most: int
+    processed: bool
+    nodes: tuple[Node, ...] = ()
+    tops: tuple[Top, ...] = ()
+    reason: str = ""
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of all of it."""
+        told = [[p, h, t.ids, t.logprobs] for (p, h), t in zip(self.nodes, self.tops, strict=True)]
+        whole = [self.texts, self.most, self.processed, self.reason, told]
+        return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
+
+    def save(self, path: Path) -> None:
+        """Write the file in one step.
+
+        Raises
+        ------
+        EvidenceError
+            If it cannot be written.
+        """
+        told = [
+            columns.ints(np.array([p for p, _ in self.nodes], dtype=np.int64)),
+            pa.array([list(h) for _, h in self.nodes], type=PREFIX.type),
+            pa.array([list(t.ids) for t in self.tops], type=IDS.type),
+            pa.array([list(t.logprobs) for t in self.tops], type=LOGPROBS.type),
+        ]
+        meta = {
+            "texts": list(self.texts),
+            "most": self.most,
+            "processed": self.processed,
+            "reason": self.reason,
+            "sha256": self.sha256,
+        }
+        parquet.write_table(path, SHAPE, told, meta)
+
+
+def load_laws(path: Path) -> ServedLaws:
+    """Read them.
+
+    Raises
+    ------
+    EvidenceError
+        If the file is missing, damaged, or its checksum is another's.
+    """
+    return parquet.read_table(path, SHAPE, _kept, MOST_ROWS)
+
+
+def _kept(table: pa.Table, meta: parquet.Meta) -> ServedLaws:
+    prompt, prefix, ids, logprobs = (table[name].to_pylist() for name in SHAPE.schema.names)
+    kept = ServedLaws(
+        texts=tuple(_is(t, str) for t in _is(meta.get("texts"), list)),
+        most=columns.count(meta, "most"),
+        processed=_is(meta.get("processed"), bool),
+        nodes=tuple((p, tuple(h)) for p, h in zip(prompt, prefix, strict=True)),
+        tops=tuple(Top(tuple(i), tuple(x)) for i, x in zip(ids, logprobs, strict=True)),
+        reason=columns.words(meta, "reason"),
+    )
+    good = 0 < kept.most <= MOST and all(
+        len(t.ids) == len(t.logprobs)
+        and 0 < len(t.ids) <= kept.most
+        and all(math.isfinite(x) for x in t.logprobs)
+        and 0 <= p < len(kept.texts)
+        for (p, _), t in zip(kept.nodes, kept.tops, strict=True)
+    )
+    if not good:
+        raise ValueError("its tokens, log-probabilities and prompts do not fit together")
+    if kept.sha256 != meta.get("sha256"):
+        raise ValueError("it is not what was written: its checksum is another")
+    return kept
+
+
+def _is(value: object, kind: type[Kind]) -> Kind:
+    if type(value) is not kind:
+        raise ValueError(f"{value!r:.60} is no {kind.__name__}")
+    return value
+
+
+def laws_path(arm_path: Path) -> Path:
+    """Where they are kept, from where an arm is."""
+    name, _, kind = arm_path.name.rpartition(".")
+    stem, _, _ = name.rpartition(".")
+    return arm_path.with_name(f"{stem}.laws.{kind}")
+
+
+def matching(laws: ServedLaws, case: ServedCase) -> bool:
+    """Whether they were asked for this case."""
+    assert case.met is not None
+    assert case.aim is not None
+    return (laws.texts, laws.most, laws.processed) == (
+        case.texts,
+        case.met.logprobs,
+        case.aim.processed,
+    )
+
+
+# --- asking ---------------------------------------------------------------------------------------
+
+
+def ask_laws(
+    plan: RunPlan, case: ServedCase, source: TopSource, kept: ServedLaws | None = None
+) -> ServedLaws:
+    """Ask what is worth asking and was not asked yet; never raises what a server causes.
+
+    Parameters
+    ----------
+    plan : RunPlan
+        Seeds come from it.
+    case : ServedCase
+        Planned, and sampling.
+    source : TopSource
+        The control server.
+    kept : ServedLaws, optional
+        What it told before.
+    """
+    assert case.met is not None
+    assert case.aim is not None
+    asking = _Asking(plan, case, source, kept)
+    try:
+        asking.walks()
+        asking.prefixes()
+    except ConformanceError as exc:
+        reason = str(exc)
+    except Exception as exc:  # whatever a server can cause leaves the case without a law
+        reason = f"{type(exc).__name__}: {exc}"
+    else:
+        return asking.laws()
+    return asking.laws(reason)
+
+
+class _Asking:
+    """What was told so far."""
+
+    def __init__(
+        self, plan: RunPlan, case: ServedCase, source: TopSource, kept: ServedLaws | None
+    ) -> None:
+        assert case.aim is not None
+        self.case, self.source = case, source
+        self.rng = np.random.default_rng([plan.seed, zlib.crc32(case.id.encode()), 7, plan.stage])
+        self.decoding = case.decoding if case.aim.processed else Decoding()
+        self.nodes: list[Node] = [] if kept is None else list(kept.nodes)
+        self.tops: list[Top] = [] if kept is None else list(kept.tops)
+
+    def laws(self, reason: str = "") -> ServedLaws:
+        assert self.case.met is not None
+        assert self.case.aim is not None
+        return ServedLaws(
+            self.case.texts,
+            self.case.met.logprobs,
+            self.case.aim.processed,
+            tuple(self.nodes),
+            tuple(self.tops),
+            reason,
+        )
+
+    def walks(self) -> None:
+        """Whole answers to each prompt."""
+        assert self.case.workload is not None
+        times = [0] * len(self.case.texts)
+        for p, prefix in self.nodes:
+            times[p] += not prefix
+        wanted: list[Node] = [
+            (p, ()) for p, n in enumerate(times) for _ in range(max(WALKS - n, 0))
+        ]
+        self._ask(wanted, self.case.workload.new_tokens)
+
+    def prefixes(self) -> None:
+        """The token after each prefix that many answers will have, shorter ones first."""
+        assert self.case.workload is not None
+        left = MOST_NODES
+        for depth in range(1, self.case.workload.new_tokens):
+            found = Nodes(self.case, self.laws())
+            here = [(n, h) for h, n in found.expected.items() if len(h[1]) == depth - 1]
+            if depth == 1:
+                left -= len(here)
+            worth = sorted(_children(found, here), key=lambda t: (-t[0], t[1]))[: max(left, 0)]
+            left -= len(worth)
+            if not worth:
+                return
+            asked = Counter(self.nodes)
+            wanted = [h for _, h in worth for _ in range(REPEATS - asked[h])]
+            self._ask(wanted, 1)
+
+    def _ask(self, wanted: Sequence[Node], tokens: int) -> None:
+        order = self.rng.permutation(len(wanted))
+        seeds = self.rng.integers(0, 2**31, len(wanted)).tolist()
+        asks = [
+            TopAsk(self.case.texts[wanted[i][0]], wanted[i][1], seed, tokens)
+            for i, seed in zip(order.tolist(), seeds, strict=True)
+        ]
+        for i, answer in zip(
+            order.tolist(), self.source.tops(self.decoding, asks) if asks else [], strict=True
+        ):
+            prompt, prefix = wanted[i]
+            for place, top in enumerate(answer.tops):
+                self.nodes.append((prompt, prefix + answer.tokens[:place]))
+                self.tops.append(top)
+
+
+def _children(found: Nodes, here: Sequence[tuple[float, Node]]) -> Iterator[tuple[float, Node]]:
+    for n, (p, prefix) in here:
+        law = found.laws[p, prefix]
+        for i, prob in zip(law.ids.tolist(), law.probs.tolist(), strict=False):
+            if n * prob >= WORTH:
+                yield n * prob, (p, (*prefix, i))
