@@ -146,7 +146,7 @@ def _describe(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
     writer.add_head_count(config["num_attention_heads"])
     writer.add_head_count_kv(config["num_key_value_heads"])
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
-    writer.add_rope_freq_base(config["rope_theta"])
+    writer.add_rope_freq_base(_rope_base(config))
     writer.add_rope_dimension_count(dim)
     writer.add_vocab_size(size)
     writer.add_tokenizer_model("rwkv")
@@ -155,6 +155,20 @@ def _describe(writer: Any, gguf: Any, config: dict[str, Any]) -> None:
     writer.add_token_types([int(gguf.TokenType.NORMAL)] * size)
     writer.add_add_bos_token(False)
     writer.add_add_eos_token(False)
+
+
+def _rope_base(config: dict[str, Any]) -> float:
+    """The base of rotary embedding, wherever a config says it; a scaled one is not converted."""
+    told = config.get("rope_parameters") or {}
+    scaled = config.get("rope_scaling") or (
+        told if told.get("rope_type", "default") != "default" else None
+    )
+    if scaled:
+        raise ValueError(f"its rotary embedding is scaled ({scaled}), which is not converted")
+    base = config.get("rope_theta", told.get("rope_theta"))
+    if not isinstance(base, int | float):
+        raise ValueError("the model's config.json has no rope_theta")
+    return float(base)
 
 
 def _interleave(weight: Any, heads: int) -> Any:

@@ -10,7 +10,9 @@ import importlib
 from importlib import metadata
 from typing import Any
 
-from conformance.errors import EngineLoadError
+from conformance.errors import EngineLoadError, UnknownEngineError
+
+MOST_THREADS = 1024
 
 
 def version_of(distribution: str) -> str:
@@ -44,3 +46,18 @@ def need(module: str, engine: str, remedy: str) -> Any:
         raise EngineLoadError(
             f"the {engine} engine needs {module}, which cannot be imported ({exc}); {remedy}"
         ) from exc
+
+
+def threads_of(text: str) -> int:
+    """Read an engine's option ``threads``.
+
+    Raises
+    ------
+    UnknownEngineError
+        If it is no number of threads.
+    """
+    if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= MOST_THREADS):
+        raise UnknownEngineError(
+            f"threads must be a whole number from 1 to {MOST_THREADS}, not {text!r:.100}"
+        )
+    return int(text[:9])

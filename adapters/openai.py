@@ -28,6 +28,7 @@ from conformance.adapters.openai_styles import (
     metrics,
     put,
     read,
+    same_server,
     switch_of,
     words_of,
 )
@@ -356,6 +357,12 @@ def create(
     urls = {True: address(url, "url")} if url else {}
     if control and urls:
         urls[False] = urls[True] if control == OFF_SWITCH else address(control, "control")
+        if control != OFF_SWITCH and same_server(url, control):
+            raise UnknownEngineError(
+                "url and control are the same server, whose control arm would speculate as well: "
+                "give one that does not; or, if a field of a request switches speculation off, "
+                "control=off-switch and switch=PATH=VALUE"
+            )
     limits = limits_of(concurrency, timeout, retries, rate)
     options = {"model": model, "style": style, "precision": precision}
     return OpenAIEngine(

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from conformance.adapters.openai_http import Limits
 from conformance.contract import Completion, Request
@@ -319,6 +320,16 @@ def words_of(folder: Path) -> tuple[str, ...]:
     if [vocabulary[w] for w in words] != list(range(len(words))):
         raise EngineLoadError(f"the tokenizer in {folder} does not number its words from 0")
     return words
+
+
+def same_server(first: str, second: str) -> bool:
+    """Whether two addresses, checked by `address`, lead to the same place."""
+    places = []
+    for url in (first, second):
+        parts = urlsplit(url.rstrip("/"))
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        places.append((parts.scheme, (parts.hostname or "").rstrip("."), port, parts.path))
+    return places[0] == places[1]
 
 
 def number_of(name: str, text: str, low: float, high: float, whole: bool = False) -> float:

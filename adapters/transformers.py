@@ -10,7 +10,6 @@ Inside this package ``import transformers`` still means the library: imports are
 
 from __future__ import annotations
 
-import functools
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conformance.adapters.library import need, version_of
+from conformance.adapters.library import need, threads_of, version_of
+from conformance.adapters.transformers_watch import Clock, Rounds, streamer
 from conformance.contract import (
     Capabilities,
     Completion,
@@ -81,11 +81,13 @@ class TransformersEngine:
         A torch device: ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ``"mps"``.
     dtype : str
         Of the weights and the forward pass: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+    threads : str
+        Threads that torch computes with: 1, since engines run side by side in worker processes.
 
     Raises
     ------
     UnknownEngineError
-        If there is no such method or dtype.
+        If there is no such method or dtype, or `threads` is no number.
 
     Notes
     -----
@@ -98,7 +100,11 @@ class TransformersEngine:
     """
 
     def __init__(
-        self, method: str = "draft-model", device: str = "cpu", dtype: str = "float32"
+        self,
+        method: str = "draft-model",
+        device: str = "cpu",
+        dtype: str = "float32",
+        threads: str = "1",
     ) -> None:
         if dtype not in DTYPES:
             raise UnknownEngineError(
@@ -122,12 +128,12 @@ class TransformersEngine:
             precision=DTYPES[dtype],
             processes=None if device == "cpu" else 1,
         )
-        self._device, self._dtype = device, dtype
+        self._device, self._dtype, self._threads = device, dtype, threads_of(threads)
         self._torch: Any = None
         self._library: Any = None
         self._target: Any = None
         self._layers = 0
-        self._rounds = _Rounds()
+        self._rounds = Rounds()
         self._began = 0.0
         self._configs: dict[tuple[Decoding, int, bool], Any] = {}
         # One assistant for each do_sample: sampling with another vocabulary prunes the output
@@ -147,8 +153,7 @@ class TransformersEngine:
         if draft in ("model", "other-vocabulary") and probe.draft is None:
             raise EngineLoadError(f"{self.card.name} needs a probe with a draft model")
         self._torch, self._library = _need("torch"), _need("transformers")
-        # engines run side by side in worker processes; more threads only get in each other's way
-        self._torch.set_num_threads(1)
+        self._torch.set_num_threads(self._threads)
         with _quiet(self._library):
             self._target = self._model(probe.target)
             self._layers = self._target.config.num_hidden_layers
@@ -204,8 +209,8 @@ class TransformersEngine:
 
     def _speculate(self, request: Request) -> Completion:
         self._rounds.clear()
-        clock = _Clock(self._began) if request.times else None
-        helpers = self._helpers[not request.decoding.greedy] | _streamer(clock)
+        clock = Clock(self._began) if request.times else None
+        helpers = self._helpers[not request.decoding.greedy] | streamer(clock)
         output = self._run([request], helpers)
         tokens = output[0, len(request.prompt) :].tolist()
         return Completion(
@@ -215,8 +220,8 @@ class TransformersEngine:
         )
 
     def _control(self, requests: list[Request]) -> list[Completion]:
-        clock = _Clock(self._began) if requests[0].times else None
-        output = self._run(requests, _streamer(clock))
+        clock = Clock(self._began) if requests[0].times else None
+        output = self._run(requests, streamer(clock))
         tokens = output[:, len(requests[0].prompt) :].tolist()
         times = None if clock is None else clock.times
         return [Completion(tokens=tuple(row), times=times) for row in tokens]
@@ -313,72 +318,8 @@ class TransformersEngine:
             raise EngineLoadError(f"transformers cannot load the tokenizer: {exc}") from exc
 
 
-class _Clock:
-    """A streamer of the library that keeps when tokens came, and nothing else of them."""
-
-    def __init__(self, began: float) -> None:
-        self.times: list[float] = []
-        self._began = began
-        self._prompt = True  # which is streamed as well, first
-
-    def put(self, tokens: Any) -> None:
-        """A block's tokens, [1, n], or the next token of each row, [B]."""
-        if not self._prompt:
-            count = tokens.shape[-1] if tokens.ndim > 1 else 1
-            self.times += [time.perf_counter() - self._began] * count
-        self._prompt = False
-
-    def end(self) -> None:
-        """Nothing is held back."""
-
-
-def _streamer(clock: _Clock | None) -> dict[str, Any]:
-    return {} if clock is None else {"streamer": clock}
-
-
-class _Rounds:
-    """Watches the blocks of one target, on that instance alone and without changing them."""
-
-    def __init__(self) -> None:
-        self.done: list[tuple[int, int]] = []
-        self.begun = False
-        self._drafted = 0
-
-    def clear(self) -> None:
-        self.done.clear()
-        self.begun = False
-        self._drafted = 0
-
-    def watch(self, target: Any) -> None:
-        """Observe every candidate generator that `target` makes from now on."""
-        make = target._get_candidate_generator
-
-        @functools.wraps(make)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            generator = make(*args, **kwargs)
-            propose, learn = generator.get_candidates, generator.update_candidate_strategy
-
-            def get_candidates(input_ids: Any, *args: Any, **kwargs: Any) -> Any:
-                self.begun = True
-                answer = propose(input_ids, *args, **kwargs)
-                self._drafted = answer[0].shape[1] - input_ids.shape[1]
-                return answer
-
-            def update_candidate_strategy(
-                input_ids: Any, scores: Any, num_matches: Any, *args: Any, **kwargs: Any
-            ) -> Any:
-                self.done.append((self._drafted, int(num_matches)))
-                return learn(input_ids, scores, num_matches, *args, **kwargs)
-
-            generator.get_candidates = get_candidates
-            generator.update_candidate_strategy = update_candidate_strategy
-            return generator
-
-        target._get_candidate_generator = watched
-
-
 def create(
-    method: str = "draft-model", device: str = "cpu", dtype: str = "float32"
+    method: str = "draft-model", device: str = "cpu", dtype: str = "float32", threads: str = "1"
 ) -> TransformersEngine:
     """Make the engine of one method.
 
@@ -386,7 +327,7 @@ def create(
     ----------
     method : str
         A key of `METHODS`; empty for the draft model.
-    device, dtype : str
+    device, dtype, threads : str
         As for `TransformersEngine`.
 
     Raises
@@ -394,7 +335,7 @@ def create(
     UnknownEngineError
         If there is no such method.
     """
-    return TransformersEngine(method or "draft-model", device, dtype)
+    return TransformersEngine(method or "draft-model", device, dtype, threads)
 
 
 def _need(module: str) -> Any:

@@ -19,18 +19,17 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from conformance.adapters import gguf_probe
-from conformance.adapters.library import need, version_of
-from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
+from conformance.adapters.library import need, threads_of, version_of
+from conformance.adapters.xllamacpp_methods import METHODS
+from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
 from conformance.decoding import Decoding, Dialect, Warp
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
 
 HOMEPAGE = "https://github.com/xorbitsai/xllamacpp"
-PROPOSALS = 4
 SLOTS = 8  # sequences advanced together; more waiting threads wake each other at every token
 BATCH = 128  # requests of one call; so many that slots hardly ever wait for the next call
 
@@ -42,69 +41,10 @@ ORDERS: dict[str, tuple[Warp, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One of the engine's ways to propose and verify tokens.
-
-    Parameters
-    ----------
-    words : str
-        The method as the engine card prints it.
-    draft : str
-        Where proposals come from, as in `Capabilities`.
-    kind : str
-        The engine's own name of it, the end of a ``common_speculative_type``.
-    group : str
-        The group of speculation parameters that `options` belong to.
-    options : dict
-        Parameters that differ from the engine's defaults.
-    rates : tuple of float
-        How often the engine is told to accept each place of a block, whatever the target says.
-    """
-
-    words: str
-    draft: Draft
-    kind: str
-    group: str
-    options: dict[str, int | bool] = field(default_factory=dict)
-    rates: tuple[float, ...] = ()
-
-
-def _lookup(kind: str, options: dict[str, int | bool]) -> Method:
-    return Method("n-grams, sample and match", "lookup", kind, kind.lower(), options)
-
-
-METHODS: dict[str, Method] = {
-    "draft-model": Method(
-        "draft model, rejection sampling",
-        "model",
-        "DRAFT_SIMPLE",
-        "draft",
-        {"n_max": PROPOSALS, "probabilistic": True},
-    ),
-    "match": Method(
-        "draft model, sample and match",
-        "model",
-        "DRAFT_SIMPLE",
-        "draft",
-        {"n_max": PROPOSALS, "probabilistic": False},
-    ),
-    # the engine's own knob for measuring speed: a departure that any suite should find
-    "synthetic": Method(
-        "draft model, accepted at random",
-        "model",
-        "DRAFT_SIMPLE",
-        "draft",
-        {"n_max": PROPOSALS, "probabilistic": True},
-        rates=(0.5, 0.25, 0.12, 0.06),
-    ),
-    # the defaults look for n-grams of a dozen tokens and more: no probe repeats itself for so long
-    "ngram-simple": _lookup("NGRAM_SIMPLE", {"size_n": 1, "size_m": PROPOSALS}),
-    "ngram-map-k": _lookup("NGRAM_MAP_K", {"size_n": 1, "size_m": 2}),
-    "ngram-map-k4v": _lookup("NGRAM_MAP_K4V", {"size_n": 1, "size_m": 2}),
-    "ngram-mod": _lookup("NGRAM_MOD", {"n_match": 1, "n_min": 1, "n_max": PROPOSALS}),
-    "ngram-cache": _lookup("NGRAM_CACHE", {}),
-}
+# What keys and values are kept in, as the engine calls it. Quantised types are left out: they need
+# flash attention, and an error of theirs says nothing of speculation.
+CACHES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+ALL_LAYERS = 999  # more than any model has
 
 
 class XllamacppEngine:
@@ -116,11 +56,18 @@ class XllamacppEngine:
         A key of `METHODS`.
     order : {'temperature-last', 'temperature-first'}
         The order of samplers to ask for.
+    threads : str
+        Threads that each server computes with: 1, since engines run side by side in worker
+        processes.
+    gpu_layers : str
+        Layers of target and draft that a GPU computes, ``"all"`` or a number; none by default.
+    cache : {'float32', 'float16', 'bfloat16'}
+        Type of the cached keys and values.
 
     Raises
     ------
     UnknownEngineError
-        If there is no such method or order.
+        If there is no such method, order or cache, or a number is none.
 
     Notes
     -----
@@ -130,10 +77,18 @@ class XllamacppEngine:
 
     Prompt caching is left on, as it is by default: a slot that goes on from a stale cache would be
     a fault of the engine. Keys and values are float32 and flash attention is off: by default both
-    round to float16, which moves log-probabilities by .02 and is no fault of speculation.
+    round to float16, which moves log-probabilities by .02 and is no fault of speculation. Another
+    cache, or a GPU, which multiplies in less than single precision, is declared to do so.
     """
 
-    def __init__(self, method: str = "draft-model", order: str = "temperature-last") -> None:
+    def __init__(
+        self,
+        method: str = "draft-model",
+        order: str = "temperature-last",
+        threads: str = "1",
+        gpu_layers: str = "0",
+        cache: str = "float32",
+    ) -> None:
         if method not in METHODS:
             raise UnknownEngineError(
                 f"xllamacpp has no method {method!r}; there are {', '.join(METHODS)}"
@@ -144,6 +99,12 @@ class XllamacppEngine:
             )
         self._method = METHODS[method]
         self._samplers = ORDERS[order]
+        if cache not in CACHES:
+            raise UnknownEngineError(
+                f"xllamacpp has no cache {cache!r}; there are {', '.join(CACHES)}"
+            )
+        self._threads, self._layers = threads_of(threads), _layers(gpu_layers)
+        self._cache = f"GGML_TYPE_{CACHES[cache]}"
         self.card = EngineCard(
             name="xllamacpp" if method == "draft-model" else f"xllamacpp:{method}",
             version=version_of("xllamacpp"),
@@ -157,6 +118,8 @@ class XllamacppEngine:
             max_batch=BATCH,
             dialect=Dialect(order=self._samplers, top_p_crossing="keep", top_k_ties="lowest-id"),
             verification="token",
+            precision="float32" if cache == "float32" and not self._layers else "lower",
+            processes=1 if self._layers else None,
         )
         self._servers: dict[bool, Any] = {}
         self._pool: ThreadPoolExecutor | None = None
@@ -175,6 +138,7 @@ class XllamacppEngine:
         # an assertion of the engine would start a debugger on the whole process otherwise
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
         library = _need("xllamacpp")
+        self._check_device(library)
         try:
             with _own_signals():
                 for speculate in (True, False):
@@ -257,11 +221,13 @@ class XllamacppEngine:
         p.n_ctx = SLOTS * probe.context
         # flash attention rounds to float16 whatever the type of the cache is
         p.flash_attn_type = library.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        p.cache_type_k = p.cache_type_v = library.ggml_type.GGML_TYPE_F32
+        p.cache_type_k = p.cache_type_v = getattr(library.ggml_type, self._cache)
+        # by default a build with a GPU takes as many layers as fit
+        p.n_gpu_layers = self._layers
+        p.no_kv_offload = p.no_op_offload = not self._layers
         # prompts of finished requests are not kept beside the slots: that grows to gigabytes
         p.cache_ram_mib = 0
-        # engines run side by side in worker processes; more threads only get in each other's way
-        p.cpuparams.n_threads = p.cpuparams_batch.n_threads = 1
+        p.cpuparams.n_threads = p.cpuparams_batch.n_threads = self._threads
         p.verbosity = -1
         # the server listens on the loopback as well, where nobody else is to ask it anything
         p.api_keys = [secrets.token_hex(16)]
@@ -269,6 +235,16 @@ class XllamacppEngine:
         if speculate:
             self._speculation(library, p.speculative, probe)
         return p
+
+    def _check_device(self, library: Any) -> None:
+        """Refuse layers on a GPU that is not there: the engine would compute them on the CPU."""
+        found = library.get_device_info() if self._layers else []
+        kinds = [str(d["type"]).rpartition("_TYPE_")[2].partition(":")[0] for d in found]
+        if self._layers and not {"GPU", "IGPU"} & set(kinds):
+            raise EngineLoadError(
+                f"option gpu_layers: xllamacpp sees no GPU here, only {', '.join(kinds)}; its "
+                "builds for GPUs are other packages (see its homepage)"
+            )
 
     def _speculation(self, library: Any, parameters: Any, probe: ModelPair) -> None:
         kind = f"COMMON_SPECULATIVE_TYPE_{self._method.kind}"
@@ -286,11 +262,18 @@ class XllamacppEngine:
         if self._method.draft == "model":
             assert probe.draft is not None
             group.mparams.path = _converted(probe.draft)
-            group.cache_type_k = group.cache_type_v = library.ggml_type.GGML_TYPE_F32
-            group.cpuparams.n_threads = group.cpuparams_batch.n_threads = 1
+            group.cache_type_k = group.cache_type_v = getattr(library.ggml_type, self._cache)
+            group.n_gpu_layers = self._layers
+            group.cpuparams.n_threads = group.cpuparams_batch.n_threads = self._threads
 
 
-def create(method: str = "draft-model", order: str = "temperature-last") -> XllamacppEngine:
+def create(
+    method: str = "draft-model",
+    order: str = "temperature-last",
+    threads: str = "1",
+    gpu_layers: str = "0",
+    cache: str = "float32",
+) -> XllamacppEngine:
     """Make the engine of one method.
 
     Parameters
@@ -299,13 +282,25 @@ def create(method: str = "draft-model", order: str = "temperature-last") -> Xlla
         A key of `METHODS`; empty for the draft model.
     order : str
         A key of `ORDERS`.
+    threads, gpu_layers, cache : str
+        As for `XllamacppEngine`.
 
     Raises
     ------
     UnknownEngineError
-        If there is no such method or order.
+        If an option means nothing.
     """
-    return XllamacppEngine(method or "draft-model", order)
+    return XllamacppEngine(method or "draft-model", order, threads, gpu_layers, cache)
+
+
+def _layers(text: str) -> int:
+    if text == "all":
+        return ALL_LAYERS
+    if not (text.isascii() and text.isdigit() and int(text[:9]) <= ALL_LAYERS):
+        raise UnknownEngineError(
+            f"gpu_layers must be all or a whole number up to {ALL_LAYERS}, not {text!r:.100}"
+        )
+    return int(text[:9])
 
 
 def _settings(decoding: Decoding) -> dict[str, float]:

@@ -76,7 +76,7 @@ class Arm:
         if not os.path.lexists(path):
             return None
         evidence, meta = read_evidence(path, self.work.requests)
-        _check_planned(self.asked, self.arm, self.seeds, path, evidence)
+        check_planned(self.asked, self.arm, self.seeds, path, evidence)
         return evidence, *failure(meta, path)
 
     def tasks(self) -> Iterator[Task]:
@@ -184,7 +184,7 @@ def kept_evidence(case: Case, seeds: Tokens, path: Path) -> Evidence | None:
 
     def load(piece: Path, begin: int) -> Evidence:
         evidence = load_evidence(piece, max(work.requests - begin, 0), begin)
-        _check_planned(case, parts.arm, seeds, piece, evidence, begin)
+        check_planned(case, parts.arm, seeds, piece, evidence, begin)
         return evidence
 
     parts = Parts(path)
@@ -194,9 +194,16 @@ def kept_evidence(case: Case, seeds: Tokens, path: Path) -> Evidence | None:
     return replace(functools.reduce(continued, pieces), planned=work.requests)
 
 
-def _check_planned(
+def check_planned(
     case: Case, arm: str, seeds: Tokens, path: Path, found: Evidence, begin: int = 0
 ) -> None:
+    """Refuse evidence of an arm that was gathered under another plan.
+
+    Raises
+    ------
+    EvidenceError
+        If case, arm, seeds, prompts, questions or lengths are not those planned.
+    """
     work = case.workload
     assert work is not None
     its = slice(begin, begin + len(found.tokens))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,3 +63,13 @@ def named(fault: Fault, fits: bool, **fields: object) -> Cause:
         fault.note,
         **fields,  # type: ignore[arg-type]
     )
+
+
+def cause_of(look: Callable[[], tuple[Cause | None, str]]) -> tuple[Cause | None, str]:
+    """What a diagnosis found, and in words; a failure in looking for the cause takes nothing from
+    the verdict.
+    """
+    try:
+        return look()
+    except Exception as exc:
+        return None, f"The cause could not be looked for ({type(exc).__name__}: {exc})."

@@ -183,11 +183,11 @@ def count(meta: Meta, key: str) -> int:
     return said
 
 
-def seconds(meta: Meta, key: str = "seconds") -> float:
-    """A time."""
-    said = meta.get(key)
-    if type(said) not in (int, float) or not 0 <= said < math.inf:
-        raise ValueError(f"its {key} is {said!r:.60}, which is no time")
+def seconds(meta: Meta) -> float:
+    """The time it tells."""
+    said = meta.get("seconds")
+    if not isinstance(said, int | float) or isinstance(said, bool) or not 0 <= said < math.inf:
+        raise ValueError(f"its seconds are {said!r:.60}, which is no time")
     return float(said)
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 
 from conformance.acceptance import acceptance
-from conformance.cause import Cause
+from conformance.cause import cause_of
 from conformance.compare import compare_arms
 from conformance.diagnosis import diagnose
 from conformance.errors import ConformanceError, NotSupportedError
@@ -96,16 +95,6 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
         acceptance=acceptance(spec.reading, answers),
         diagnosis=cause,
     )
-
-
-def cause_of(look: Callable[[], tuple[Cause | None, str]]) -> tuple[Cause | None, str]:
-    """What a diagnosis found, and in words; a failure in looking for the cause takes nothing from
-    the verdict.
-    """
-    try:
-        return look()
-    except Exception as exc:
-        return None, f"The cause could not be looked for ({type(exc).__name__}: {exc})."
 
 
 def _decide_greedy(plan: RunPlan, gathered: Gathered, seen: Speculation) -> CaseResult:

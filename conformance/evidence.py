@@ -134,7 +134,7 @@ class Evidence:
             "width": self.tokens.shape[1],
             "sha256": self.sha256,
         }
-        write_table(path, SHAPE, _columns(self, begin), meta | dict(more or {}))
+        write_table(path, SHAPE, [_columns(self, begin)], meta | dict(more or {}))
 
 
 def load_evidence(path: Path, most: int | None = None, begin: int = 0) -> Evidence:

@@ -1,10 +1,10 @@
-"""What the pages of a Parquet file will take to decode, from their headers alone.
+"""What a Parquet file holds and what it will take to decode, from its headers alone.
 
 The footer says how many values a column has, and every page says it again, with its size once
-decompressed; a reader believes the pages. A page of a few bytes can claim two thousand million
-values, or as many bytes, so each header is read here before a reader sees the file. Headers are in
-Thrift's compact protocol (https://github.com/apache/thrift, doc/specs/thrift-compact-protocol.md);
-their fields are in parquet.thrift (https://github.com/apache/parquet-format).
+decompressed. A reader believes the pages: a few bytes can claim two thousand million values, or as
+many bytes. And it may not survive a footer that nobody's writer makes (pyarrow's ends the process
+at some). So footer and headers are read here before it sees the file, and whatever our own writer
+would not have written is refused. Fields: https://github.com/apache/parquet-format, parquet.thrift.
 """
 
 from __future__ import annotations
@@ -12,126 +12,146 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-DATA, DICTIONARY = 0, 2  # PageType
-PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8  # Encoding
+from conformance.thrift import (
+    BINARY,
+    I32,
+    I64,
+    Fields,
+    Reader,
+    binary,
+    count,
+    items,
+    only,
+    structs,
+    within,
+)
+
+MAGIC = b"PAR1"
+TAIL = 8  # bytes behind the footer: its length, and the magic
+WRITER = b"parquet-cpp-arrow version "  # Arrow reads on behind the columns of some others
+LARGEST_FOOTER = 2**26
+PAGE, DICTIONARY_PAGE = 0, 2
+PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8
 ENCODINGS = {PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY}
-# fields of PageHeader, and of the two headers in it
-TYPE, UNPACKED, PACKED, DATA_HEADER, DICTIONARY_HEADER = 1, 2, 3, 5, 7
-VALUES, ENCODING = 1, 2
-_TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12
-DEEPEST = 4
-LEVELS = 4  # bytes a value takes for its two levels, while it is decoded
-NUMBER = 8  # bytes of a decoded value
+UNCOMPRESSED, ZSTD = 0, 6
+CODECS = {UNCOMPRESSED, ZSTD}
+INT32, INT64, DOUBLE, BYTE_ARRAY = 1, 2, 5, 6
+TYPES = {INT32, INT64, DOUBLE, BYTE_ARRAY}
+WIDTH = 8 + 4  # bytes of a decoded value and its two levels, at most
+
+# FileMetaData
+SCHEMA, ROWS, GROUPS, TEXTS, BY = 2, 3, 4, 5, 6
+# RowGroup; its columns are each a ColumnChunk, which must not lie in another file or be encrypted
+COLUMNS, GROUP_ROWS = 1, 3
+ABOUT = 3
+# ColumnMetaData
+TYPE, PATH, CODEC, VALUES, PACKED_SIZE, DATA_AT, DICTIONARY_AT = 1, 3, 4, 5, 7, 9, 11
+# PageHeader, and the two headers in it
+KIND, UNPACKED, PACKED, DATA_HEADER, DICTIONARY_HEADER = 1, 2, 3, 5, 7
+PAGE_VALUES, ENCODING = 1, 2
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """One page: whether it is a dictionary, its values, and the bytes to decode it takes."""
+class Chunk:
+    """A column's values of one row group, and where they lie."""
 
-    dictionary: bool
+    path: tuple[str, ...]
     values: int
+    begin: int
     size: int
 
 
-def pages(data: memoryview, begin: int, size: int) -> Iterator[Page]:
-    """Every page of a column chunk; together they fill it.
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a file says of itself: rows, the columns of every row group, and texts by their keys."""
 
-    Parameters
-    ----------
-    data : memoryview
-        The file.
-    begin, size : int
-        Where the chunk lies in it.
+    rows: int
+    groups: tuple[tuple[int, tuple[Chunk, ...]], ...]
+    texts: dict[bytes, bytes]
+
+
+def footer(data: memoryview) -> Footer:
+    """Read a file's footer.
 
     Raises
     ------
     ValueError
-        If a header is not one that a writer of ours makes, or the pages do not fill the chunk.
+        If there is none, or it is not one that our writer makes.
     """
-    end = begin + size
-    if begin < 0 or size < 0 or end > len(data):
+    size = len(data) - TAIL - len(MAGIC)
+    if size < 0 or bytes(data[:4]) != MAGIC or bytes(data[-4:]) != MAGIC:
+        raise ValueError("it is no Parquet file, or was cut")
+    length = int.from_bytes(data[-TAIL:-4], "little")
+    if length > min(size, LARGEST_FOOTER):
+        raise ValueError("its footer is longer than it")
+    reader = Reader(data, len(data) - TAIL - length, len(data) - TAIL)
+    said = reader.struct()
+    if reader.at != reader.end:
+        raise ValueError("something follows its footer")
+    only(said, {1, SCHEMA, ROWS, GROUPS, TEXTS, BY, 7}, "its footer")
+    if not binary(said, BY).startswith(WRITER):
+        raise ValueError(f"it was written by {binary(said, BY)[:40]!r}")
+    texts = {binary(t, 1): binary(t, 2) for t in structs(said, TEXTS)}
+    groups = tuple(_group(g) for g in structs(said, GROUPS))
+    rows = count(said, ROWS, I64)
+    if rows != sum(n for n, _ in groups):
+        raise ValueError(f"it claims {rows:,} rows and has {sum(n for n, _ in groups):,}")
+    return Footer(rows, groups, texts)
+
+
+def _group(group: Fields) -> tuple[int, tuple[Chunk, ...]]:
+    only(group, {COLUMNS, 2, GROUP_ROWS, 5, 6, 7}, "a row group")
+    rows = count(group, GROUP_ROWS, I64)
+    if rows == 0:
+        raise ValueError("a row group has no rows")
+    return rows, tuple(_chunk(c) for c in structs(group, COLUMNS))
+
+
+def _chunk(chunk: Fields) -> Chunk:
+    only(chunk, {2, ABOUT}, "a column")
+    about = within(chunk, ABOUT)
+    only(about, {*range(1, 8), DATA_AT, DICTIONARY_AT, 13, 16}, "a column")
+    if count(about, CODEC) not in CODECS or count(about, TYPE) not in TYPES:
+        raise ValueError("a column is packed, or typed, as we never do it")
+    begin = count(about, DATA_AT, I64)
+    if DICTIONARY_AT in about:
+        before = count(about, DICTIONARY_AT, I64)
+        if not 0 < before < begin:
+            raise ValueError("a dictionary does not lie before its column")
+        begin = before
+    path = tuple(p.decode() for p in items(about, PATH, BINARY) if isinstance(p, bytes))
+    return Chunk(path, count(about, VALUES, I64), begin, count(about, PACKED_SIZE, I64))
+
+
+def decoded(data: memoryview, chunk: Chunk) -> Iterator[int]:
+    """Bytes it will take to decode each page of a column; together they fill it.
+
+    Raises
+    ------
+    ValueError
+        If a header is not one that our writer makes, if pages and column do not agree on the number
+        of values, or if they do not lie where they should.
+    """
+    begin, end, values = chunk.begin, chunk.begin + chunk.size, 0
+    if end > len(data) - TAIL:
         raise ValueError("a column lies outside the file")
     while begin < end:
-        read = _Compact(data, begin, end)
-        header = read.struct()
-        packed, unpacked = _count(header, PACKED), _count(header, UNPACKED)
-        kind = _count(header, TYPE)
-        if kind not in (DATA, DICTIONARY):
+        reader = Reader(data, begin, end)
+        header = reader.struct()
+        only(header, {KIND, UNPACKED, PACKED, 4, DATA_HEADER, DICTIONARY_HEADER}, "a page")
+        kind, packed, unpacked = (count(header, n, I32) for n in (KIND, PACKED, UNPACKED))
+        if kind not in (PAGE, DICTIONARY_PAGE):
             raise ValueError(f"a page is of kind {kind}")
-        about = header.get(DATA_HEADER if kind == DATA else DICTIONARY_HEADER)
-        if not isinstance(about, dict):
-            raise ValueError("a page has no header of its kind")
-        if _count(about, ENCODING) not in ENCODINGS:
-            raise ValueError(f"a page has encoding {_count(about, ENCODING)}")
-        values = _count(about, VALUES)
-        if kind == DICTIONARY and values > unpacked:
+        about = within(header, DATA_HEADER if kind == PAGE else DICTIONARY_HEADER)
+        held = count(about, PAGE_VALUES)
+        if count(about, ENCODING) not in ENCODINGS:
+            raise ValueError(f"a page has encoding {count(about, ENCODING)}")
+        if kind == DICTIONARY_PAGE and held > unpacked:
             raise ValueError("a dictionary claims more values than it has bytes")
-        begin = read.at + packed
+        values += held if kind == PAGE else 0
+        begin = reader.at + packed
         if begin > end:
             raise ValueError("a page goes on behind its column")
-        yield Page(kind == DICTIONARY, values, packed + unpacked + values * (NUMBER + LEVELS))
-
-
-Value = tuple[int, int] | bytes | dict[int, "Value"] | None
-
-
-def _count(fields: dict[int, Value], number: int) -> int:
-    found = fields.get(number)
-    if not isinstance(found, tuple) or found[0] != _I32 or not 0 <= found[1] < 2**31:
-        raise ValueError(f"field {number} of a page's header is no count")
-    return found[1]
-
-
-class _Compact:
-    """As much of the protocol as a page's header needs; anything else is refused."""
-
-    def __init__(self, data: memoryview, at: int, end: int) -> None:
-        self.data, self.at, self.end = data, at, end
-
-    def struct(self, depth: int = 0) -> dict[int, Value]:
-        """Fields by number: (type, whole number), bytes unread, or a struct."""
-        if depth > DEEPEST:
-            raise ValueError("a page's header is nested too deeply")
-        fields: dict[int, Value] = {}
-        number = 0
-        while (first := self._byte()) != 0:
-            step, kind = first >> 4, first & 15
-            number = number + step if step else self._signed()
-            if number in fields:
-                raise ValueError("a page's header has a field twice")
-            fields[number] = self._value(kind, depth)
-        return fields
-
-    def _value(self, kind: int, depth: int) -> Value:
-        if kind in (_TRUE, _FALSE):
-            return kind, int(kind == _TRUE)
-        if kind in (_I16, _I32, _I64):
-            return kind, self._signed()
-        if kind == _STRUCT:
-            return self.struct(depth + 1)
-        skipped = {_BYTE: 1, _DOUBLE: 8}.get(kind)
-        if kind == _BINARY:
-            skipped = self._varint()
-        if skipped is None or self.at + skipped > self.end:
-            raise ValueError("a page's header cannot be read")
-        self.at += skipped
-        return None
-
-    def _byte(self) -> int:
-        if self.at >= self.end:
-            raise ValueError("a page's header does not end")
-        self.at += 1
-        return self.data[self.at - 1]
-
-    def _varint(self) -> int:
-        value = 0
-        for shift in range(0, 70, 7):
-            byte = self._byte()
-            value |= (byte & 127) << shift
-            if byte < 128:
-                return value
-        raise ValueError("a number in a page's header does not end")
-
-    def _signed(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+        yield packed + unpacked + held * WIDTH
+    if values != chunk.values:
+        raise ValueError(f"a column claims {chunk.values:,} values and has {values:,}")

@@ -15,7 +15,7 @@ import json
 import os
 import secrets
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from conformance.errors import EvidenceError
-from conformance.pages import pages
+from conformance.pages import LARGEST_FOOTER, Footer, decoded, footer
 
 FORMAT = 1
 KEY, CHECKSUM = b"conformance", b"conformance.sha256"
@@ -35,9 +35,6 @@ MOST_DECODED = 8 * 2**30  # bytes, of the largest file whatever its rows
 SPARE = 16 * 2**20  # bytes beside the rows: footer, headers, dictionaries
 MOST_CHUNKS = 20_000  # row groups times columns
 LONGEST_TEXT = 16 * 2**20  # of our metadata
-WRITER = "parquet-cpp-arrow version "
-CODECS = ("ZSTD", "UNCOMPRESSED")
-TYPES = ("INT64", "DOUBLE", "BYTE_ARRAY")
 ROWS_AT_ONCE = 2**20  # in a row group
 
 Meta = dict[str, Any]
@@ -68,7 +65,9 @@ class Shape:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def write_table(path: Path, shape: Shape, columns: list[pa.Array], meta: Mapping[str, Any]) -> None:
+def write_table(
+    path: Path, shape: Shape, groups: Iterable[Sequence[pa.Array]], meta: Mapping[str, Any]
+) -> None:
     """Write a file, or leave what was there.
 
     Parameters
@@ -77,8 +76,8 @@ def write_table(path: Path, shape: Shape, columns: list[pa.Array], meta: Mapping
         Its folder is made.
     shape : Shape
         Which kind of evidence.
-    columns : list of pyarrow.Array
-        In the order of the schema.
+    groups : iterable of sequence of pyarrow.Array
+        Rows after rows: of each the columns, in the order of the schema.
     meta : mapping
         What JSON can hold.
 
@@ -99,8 +98,10 @@ def write_table(path: Path, shape: Shape, columns: list[pa.Array], meta: Mapping
         write_statistics=False,
         write_page_checksum=True,
     ) as writer:
-        if len(columns[0]):
-            writer.write_table(pa.table(columns, schema=shape.schema), row_group_size=ROWS_AT_ONCE)
+        for columns in groups:
+            if len(columns[0]):
+                rows = pa.table(list(columns), schema=shape.schema)
+                writer.write_table(rows, row_group_size=ROWS_AT_ONCE)
         writer.add_key_value_metadata({KEY: text, CHECKSUM: hashlib.sha256(text).hexdigest()})
     write_bytes(path, memoryview(sink.getvalue()))
 
@@ -201,23 +202,24 @@ def _whole_file(path: Path, limit: int) -> bytes:
 
 
 def _read(data: bytes, shape: Shape, rows: int, limit: int) -> tuple[pa.Table, Meta]:
+    view = memoryview(data)
+    about = footer(view)
+    if about.rows > rows:
+        raise ValueError(f"it claims {about.rows:,} rows; {rows:,} are the most it may have")
+    meta = _meta(about.texts, shape.tier)
+    _within(view, about, limit)
     file = pq.ParquetFile(
         pa.BufferReader(data),
         read_dictionary=list(shape.texts),
         pre_buffer=False,
-        thrift_string_size_limit=2 * LONGEST_TEXT,
+        thrift_string_size_limit=LARGEST_FOOTER,
         thrift_container_size_limit=MOST_CHUNKS,
         page_checksum_verification=True,
     )
-    about = file.metadata
-    if not 0 <= about.num_rows <= rows:
-        raise ValueError(f"it claims {about.num_rows:,} rows; {rows:,} are the most it may have")
-    meta = _meta(about.metadata or {}, shape.tier)
     _same_columns(file.schema_arrow, shape)
-    _within(memoryview(data), about, limit)
     table = file.read(use_threads=False)
-    if table.num_rows != about.num_rows:
-        raise ValueError(f"it claims {about.num_rows:,} rows and has {table.num_rows:,}")
+    if table.num_rows != about.rows:
+        raise ValueError(f"it claims {about.rows:,} rows and has {table.num_rows:,}")
     table.validate(full=True)
     return table, meta
 
@@ -247,33 +249,12 @@ def _same_columns(found: pa.Schema, shape: Shape) -> None:
             raise ValueError(f"its column {wanted.name} is {column.type!s:.100}, not {wanted.type}")
 
 
-def _within(data: memoryview, about: pq.FileMetaData, limit: int) -> None:
+def _within(data: memoryview, about: Footer, limit: int) -> None:
     """Refuse what would take more than `limit` bytes to decode."""
-    # Arrow reads on behind the columns of some old writers
-    if not str(about.created_by).startswith(WRITER):
-        raise ValueError(f"it was written by {about.created_by!r:.60}")
-    if about.num_row_groups * about.num_columns > MOST_CHUNKS:
-        raise ValueError(f"it has {about.num_row_groups:,} groups of rows")
-    rows, left = 0, limit
-    for group in map(about.row_group, range(about.num_row_groups)):
-        if group.num_rows < 1:
-            raise ValueError("a group of rows has none")
-        rows += group.num_rows
-        for column in map(group.column, range(group.num_columns)):
-            if column.file_path or column.compression not in CODECS:
-                raise ValueError("a column lies elsewhere, or is packed otherwise than we pack")
-            if column.physical_type not in TYPES:
-                raise ValueError(f"a column is of type {column.physical_type}")
-            begin = column.data_page_offset
-            if column.has_dictionary_page and 0 < column.dictionary_page_offset < begin:
-                begin = column.dictionary_page_offset
-            values = 0
-            for page in pages(data, begin, column.total_compressed_size):
-                values += 0 if page.dictionary else page.values
-                left -= page.size
+    left = limit
+    for _, chunks in about.groups:
+        for chunk in chunks:
+            for size in decoded(data, chunk):
+                left -= size
                 if left < 0:
                     raise ValueError(f"it would take more than {limit:,} bytes to decode")
-            if values != column.num_values:
-                raise ValueError(f"a column claims {column.num_values:,} values and has {values:,}")
-    if rows != about.num_rows:
-        raise ValueError(f"it claims {about.num_rows:,} rows and has {rows:,}")

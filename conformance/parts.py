@@ -150,14 +150,14 @@ class Autosave:
     ----------
     save : callable
         Saves what has come since; called from either thread, never from both at once.
-    every : float
-        Seconds.
+    every : float, optional
+        Seconds; `SAVE_EVERY` if left out.
 
     A block ends with what went wrong with saving, unless it ends with something else.
     """
 
-    def __init__(self, save: Callable[[], None], every: float = SAVE_EVERY) -> None:
-        self._save, self._every = save, every
+    def __init__(self, save: Callable[[], None], every: float | None = None) -> None:
+        self._save, self._every = save, SAVE_EVERY if every is None else every
         self._end = threading.Event()
         self._wrong: BaseException | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)

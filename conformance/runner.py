@@ -122,14 +122,20 @@ def prepare(
     PlanError
         If the run cannot be planned.
     """
-    cases: list[Case] = []
-    for name in dict.fromkeys(settings.engines):
-        cases += _cases(name, settings, None if described is None else described.get(name))
+    cases = asked(settings, described)
     if probes is not None:
         cases = [replace(c, probes=probes) for c in cases]
     return plan_all(
         cases, settings.profile, settings.alpha, settings.seed, settings.stage, settings.requests
     )
+
+
+def asked(settings: Settings, described: Mapping[str, Described] | None = None) -> list[Case]:
+    """Every case of a run, not yet planned. `settings` and `described` as in `prepare`."""
+    cases: list[Case] = []
+    for name in dict.fromkeys(settings.engines):
+        cases += _cases(name, settings, None if described is None else described.get(name))
+    return cases
 
 
 def _cases(name: str, settings: Settings, said: Described | None) -> Iterator[Case]:

@@ -28,7 +28,8 @@ from conformance.reports.bench_text import Group
 from conformance.reports.gallery import Drawn
 from conformance.reports.html import page_environment
 
-MOST_DRAWINGS = 120
+# What keeps a page of a thousand settings readable; all of them are in its tables and in bench.json
+MOST_DRAWINGS, MOST_DETAILS = 120, 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,7 @@ class _Group:
     group: Group
     pictures: Sequence[Drawn]
     cells: Sequence[_Cell]
+    left_out: int
 
 
 def render_bench_html(report: BenchReport) -> str:
@@ -63,7 +65,7 @@ def render_bench_html(report: BenchReport) -> str:
 
 
 def _groups(report: BenchReport) -> Iterator[_Group]:
-    drawings = MOST_DRAWINGS
+    drawings, details = MOST_DRAWINGS, MOST_DETAILS
     for i, group in enumerate(bench_text.groups(report), start=1):
         title = f"{group.engine}, {group.decoding}"
         measured = [c for c in group.cells if c.status == "measured"]
@@ -80,10 +82,12 @@ def _groups(report: BenchReport) -> Iterator[_Group]:
                     bench_text.cost_rows(cell),
                     _lengths(cell, f"{i}-{j}") if j <= drawings else None,
                 )
-                for j, cell in enumerate(measured, start=1)
+                for j, cell in enumerate(measured[:details], start=1)
             ],
+            max(0, len(measured) - details),
         )
         drawings = max(0, drawings - len(measured))
+        details = max(0, details - len(measured))
 
 
 def _pictures(title: str, cells: Sequence[CellModel], key: str) -> Iterator[Drawn]:

@@ -139,7 +139,7 @@ def arm_of(cell: CellModel, arm: str) -> ArmTimes | None:
 
 def where(cell: CellModel) -> str:
     """Batch and prompt of a cell."""
-    prompts = "own prompts" if cell.prompt_length is None else f"prompts of {cell.prompt_length}"
+    prompts = "own prompts" if cell.prompt_length is None else f"prompt {cell.prompt_length}"
     return f"batch {cell.batch}, {prompts}"
 
 

@@ -46,7 +46,9 @@ from conformance.verdict import Verdict, run_verdict
 from conformance.verifier.plan import VerifierCase
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-LISTED_PACKAGES = ("numpy", "scipy", "statsmodels", "torch", "transformers", "safetensors")
+LISTED_PACKAGES = (
+    "numpy", "scipy", "statsmodels", "matplotlib", "torch", "transformers", "safetensors",
+)  # fmt: skip
 
 
 def case_model(result: CaseResult, stage: int = 1) -> CaseModel:
@@ -69,12 +71,7 @@ def case_model(result: CaseResult, stage: int = 1) -> CaseModel:
         pit=[PitModel(**asdict(h)) for h in result.pit],
         error=result.error,
         stage=stage,
-        trajectories=[
-            TrajectoryModel(
-                arm=t.arm, tokens=list(t.tokens), log10_e=list(t.log10_e), needed=t.needed
-            )
-            for t in result.trajectories
-        ],
+        trajectories=[TrajectoryModel(**asdict(t)) for t in result.trajectories],
         acceptance=_acceptance(result.acceptance),
         diagnosis=None if result.diagnosis is None else DiagnosisModel(**asdict(result.diagnosis)),
     )

@@ -6,8 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from conformance._version import __version__
 from conformance.errors import ReportError
+from conformance.reports.bench_model import BenchReport
+from conformance.reports.diff_bench import speed_changes
 from conformance.reports.diff_case import case_diff, comparisons_in
 from conformance.reports.diff_estimates import LEAST_CONFIDENCE, each_of
 from conformance.reports.diff_match import matched_engines, pairs
@@ -39,6 +43,7 @@ def diff_reports(
     match: Sequence[str] = (),
     confidence: float = CONFIDENCE,
     strict: bool = False,
+    benches: tuple[BenchReport | None, BenchReport | None] = (None, None),
 ) -> DiffModel:
     """Compare two reports.
 
@@ -52,6 +57,8 @@ def diff_reports(
         With which all comparisons of estimates hold together.
     strict : bool
         Whether being weaker (a larger departure would go unseen) counts as worse.
+    benches : tuple of BenchReport or None
+        What ``conformance bench`` measured, old and new.
 
     Raises
     ------
@@ -62,11 +69,16 @@ def diff_reports(
         raise ReportError(
             f"the confidence must be from {LEAST_CONFIDENCE:g} to {HIGHEST_CONFIDENCE:.9f}"
         )
+    before, now = benches
     renamed = matched_engines(old, new, match)
     side_by_side = pairs(old, new, renamed)
-    comparisons = sum(comparisons_in(a, b) for a, b in side_by_side if a and b)
+    same = old.settings.seed == new.settings.seed
+    comparisons = sum(comparisons_in(a, b, same) for a, b in side_by_side if a and b)
     each = each_of(confidence, comparisons)
-    cases = [case_diff(a, b, each) for a, b in side_by_side]
+    try:
+        cases = [case_diff(a, b, each, same) for a, b in side_by_side]
+    except (ArithmeticError, ValidationError) as exc:  # a file may hold any number
+        raise ReportError(f"a report holds numbers that cannot be compared: {exc}") from exc
     weaker = list(_weaker(old, new))
     counts = _counts(cases, weaker)
     failed = bool(counts["worse"] or (strict and counts["weaker"]))
@@ -81,6 +93,7 @@ def diff_reports(
         matched=renamed,
         weaker=weaker,
         cases=cases,
+        speed=speed_changes(before, now, renamed, confidence) if before and now else [],
         counts=counts,
         strict=strict,
         exit_code=1 if failed else 0,

@@ -4,7 +4,7 @@ Worse is, for a configuration that both reports have or the old one had:
 
 - it was EXACT and is anything else;
 - it is NOT EXACT and was not;
-- it is NOT EXACT as before, and an effect is larger than it was, beyond the intervals;
+- it is NOT EXACT as before, and an effect that counts is larger than it was, beyond the intervals;
 - it is an ERROR and was not;
 - it is NOT SUPPORTED and neither was that before nor an ERROR;
 - it is gone.
@@ -47,10 +47,16 @@ MAIN = {
     ("kl_nats_per_token", "output index 0"),
     ("diverged", "all tokens"),
 }
-# Tables of counts give these two, once for each of their tests
+# Tables of counts give these two, once for each of their tests. They are averages over the prompts,
+# which the seed chooses: with other prompts the same fault has another size.
 OF_TABLES = ("tv", "kl_nats_per_token")
-# It says whether reported rounds can be believed, and nothing of a departure
+# Shown beside the total variation of the same table and left to it: where a departure is large,
+# divergences scatter up to 1.3 times as much as their intervals say (measured over equal builds).
+DOES_NOT_COUNT = "kl_nats_per_token"
+# A scope that says whether reported rounds can be believed, and nothing of a departure
 NO_DEPARTURE = "accepted"
+# Its interval takes the share that chance repeats for known, which it is not where that is large
+NOT_COMPARED = "repeated"
 CERTIFICATES = {
     ("greedy identity", "all tokens"): "greedy tokens that are not the argmax",
     ("chi-square", "output index 0"): "total variation of the first token",
@@ -68,18 +74,21 @@ def effects_of(case: CaseModel) -> Effects:
             continue
         for effect, value in f.effect.items():
             key = ("" if effect in OF_TABLES else f.test, f.scope, effect)
-            if usable(value):
+            if effect != NOT_COMPARED and usable(value):
                 found.setdefault(key, (effect, Estimate(value, f.n)))
     return found
 
 
-def comparisons_in(old: CaseModel, new: CaseModel) -> int:
+def comparisons_in(old: CaseModel, new: CaseModel, same_prompts: bool) -> int:
     """How many estimates of two cases are compared."""
-    shared = len(effects_of(old).keys() & effects_of(new).keys())
-    return shared + (_proposals(old) and _proposals(new))
+    shared = effects_of(old).keys() & effects_of(new).keys()
+    effects = sum(same_prompts or effect not in OF_TABLES for _, _, effect in shared)
+    return effects + (_proposals(old) and _proposals(new))
 
 
-def case_diff(old: CaseModel | None, new: CaseModel | None, confidence: float) -> CaseDiffModel:
+def case_diff(
+    old: CaseModel | None, new: CaseModel | None, confidence: float, same_prompts: bool = True
+) -> CaseDiffModel:
     """Compare two cases, of which one may be missing.
 
     Parameters
@@ -88,8 +97,10 @@ def case_diff(old: CaseModel | None, new: CaseModel | None, confidence: float) -
         The case in each report.
     confidence : float
         Of every single comparison of estimates.
+    same_prompts : bool
+        Whether both runs had the same seed.
     """
-    effects = _effects(old, new, confidence) if old and new else []
+    effects = _effects(old, new, confidence, same_prompts) if old and new else []
     certificates = list(_certificates(old, new)) if old and new else []
     weaker, stronger = _strength(old, new, certificates) if old and new else ([], [])
     change = _change(old, new, effects)
@@ -116,7 +127,7 @@ def _change(old: CaseModel | None, new: CaseModel | None, effects: list[EffectMo
         return "removed"
     if old is None:
         return "added"
-    changes = {e.change for e in effects}
+    changes = {e.change for e in effects if e.counts}
     if got_worse(old.verdict, new.verdict, "grew" in changes):
         return "worse"
     return "better" if got_worse(new.verdict, old.verdict, "shrank" in changes) else "same"
@@ -148,12 +159,18 @@ def _said(
         assert old is not None
         return f"it was {old.verdict.value} and is gone"
     if old is None:
-        return f"new, and {new.verdict.value}: {one_line(new.why, 300)}"
-    moved = [e for e in effects if e.change in ("grew", "shrank")]
+        told = "" if new.verdict is Verdict.EXACT else f": {one_line(new.why, 300)}"
+        return f"new, and {new.verdict.value}{told}"
+    moved = sorted(
+        (e for e in effects if e.change in ("grew", "shrank")),
+        key=lambda e: (e.change == "shrank", not e.counts, not e.main),
+    )
     sizes = "; ".join(size_sentence(e) for e in moved[:3])
     more = f"; and {len(moved) - 3} more" if len(moved) > 3 else ""
     if new.verdict is not old.verdict:
-        return f"{old.verdict.value} before, {new.verdict.value} now: {one_line(new.why, 300)}"
+        words = f"{old.verdict.value} before, {new.verdict.value} now"
+        told = "" if new.verdict is Verdict.EXACT else f": {one_line(new.why, 300)}"
+        return words + told
     return f"{new.verdict.value} as before; " + (sizes + more if moved else "no effect differs")
 
 
@@ -167,13 +184,16 @@ def size_sentence(e: EffectModel) -> str:
     )
 
 
-def _effects(old: CaseModel, new: CaseModel, confidence: float) -> list[EffectModel]:
+def _effects(
+    old: CaseModel, new: CaseModel, confidence: float, same_prompts: bool
+) -> list[EffectModel]:
     before, after = effects_of(old), effects_of(new)
     found = []
     for key in dict.fromkeys([*before, *after]):
         _, scope, effect = key
         a, b = before.get(key), after.get(key)
-        difference = size_change(a[1], b[1], confidence) if a and b else None
+        comparable = same_prompts or effect not in OF_TABLES
+        difference = size_change(a[1], b[1], confidence) if a and b and comparable else None
         found.append(
             EffectModel(
                 effect=effect,
@@ -182,6 +202,7 @@ def _effects(old: CaseModel, new: CaseModel, confidence: float) -> list[EffectMo
                 new=b[1].value if b else None,
                 difference=difference,
                 change=direction(difference) if difference else None,
+                counts=comparable and effect != DOES_NOT_COUNT,
                 main=(effect, scope) in MAIN,
             )
         )

@@ -18,6 +18,7 @@ from typing import Literal
 from conformance.reports.model import IntervalModel
 
 Direction = Literal["grew", "shrank", "not seen to differ"]
+LARGEST = 1e12  # of an effect size; anything beyond is no measurement
 LEAST_CONFIDENCE = 0.95  # narrower intervals than those given would claim more than is known
 _NORMAL = NormalDist()
 
@@ -45,7 +46,8 @@ def usable(value: IntervalModel) -> bool:
 
     A report is a file, and may say anything.
     """
-    return 0.5 <= value.confidence <= 0.9999 and value.low <= value.high
+    ordered = -LARGEST <= value.low <= value.high <= LARGEST and abs(value.estimate) <= LARGEST
+    return ordered and 0.5 <= value.confidence <= 0.9999
 
 
 def size_change(old: Estimate, new: Estimate, confidence: float) -> IntervalModel:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from conformance.reports.diff_case import size_sentence
-from conformance.reports.diff_model import ArmChangeModel, CaseDiffModel, DiffModel, SideModel
+from conformance.reports.diff_model import (
+    ArmChangeModel,
+    CaseDiffModel,
+    DiffModel,
+    SideModel,
+    SpeedModel,
+)
 from conformance.reports.expectations import beside_verdict
 from conformance.reports.markdown import escape, folded, table
 from conformance.reports.text import counted, effect_name, interval, moment, number
@@ -61,9 +66,6 @@ def news_of(case: CaseDiffModel) -> list[str]:
     lines = [case.said]
     if case.expected is not None and case.new is not None:
         lines.append(beside_verdict(case.expected, case.new))
-    grew = [e for e in case.effects if e.change == "grew"]
-    if case.change == "worse" and case.old is not case.new:
-        lines += [size_sentence(e) for e in grew[:2]]
     lines += [f"weaker: {words}" for words in case.weaker]
     lines += [f"stronger: {words}" for words in case.stronger]
     return lines
@@ -72,8 +74,9 @@ def news_of(case: CaseDiffModel) -> list[str]:
 def _head(diff: DiffModel) -> Iterator[str]:
     sign = "❌" if diff.exit_code else "⚠️" if diff.counts["weaker"] else "✅"
     yield f"## {sign} {diff.headline}"
-    yield f"Before: {_side(diff.old)}\nNow: {_side(diff.new)}"
     said = [
+        f"Before: {_side(diff.old)}",
+        f"Now: {_side(diff.new)}",
         *(f"`--strict`: being weaker counts. {words}" for words in _strict_words(diff)),
         *(f"Weaker as a whole: {escape(words)}." for words in diff.weaker),
         *(
@@ -87,8 +90,7 @@ def _head(diff: DiffModel) -> Iterator[str]:
             for c in diff.settings[:12]
         )
         said.append(f"Settings differ, so that comparing means less: {differs}.")
-    if said:
-        yield "\n".join(f"* {words}" for words in said)
+    yield "\n".join(f"* {words}" for words in said)
 
 
 def _strict_words(diff: DiffModel) -> Iterator[str]:
@@ -147,11 +149,14 @@ def _details(diff: DiffModel, speed: bool) -> Iterator[str]:
             )
             for case in cases
             for e in sorted(case.effects, key=lambda e: e.change in (None, "not seen to differ"))
-            if e.main or e.change in ("grew", "shrank")
+            if e.main or (case.old is case.new and e.change in ("grew", "shrank"))
         ],
         after=f"“Grew” and “shrank” hold in all {counted(diff.comparisons, 'comparison')} together "
-        f"with a confidence of {diff.confidence:.9g}; the intervals shown are those of the "
-        "reports. Estimates of a case that was stopped early are a little too large.",
+        f"with a confidence of {diff.confidence:.9g}, by the sizes of the effects; KL is shown and "
+        "decides nothing, and TV and KL are not compared where the seed, and so the prompts, are "
+        "others. The intervals "
+        "shown are those of the reports. An estimate of a case that was stopped early is a little "
+        "too large.",
     )
     yield from _folded(
         "What a pass rules out",
@@ -196,6 +201,11 @@ def _details(diff: DiffModel, speed: bool) -> Iterator[str]:
             ],
             after="Summed over workers, on whatever machine it was; a hint and no benchmark.",
         )
+        yield from _folded(
+            "Measured by conformance bench",
+            ("Configuration", "Before and now"),
+            [(escape(s.cell, 200), escape(speed_sentence(s))) for s in diff.speed],
+        )
     yield from _folded(
         "Versions and machine",
         ("", "Before", "Now"),
@@ -209,6 +219,16 @@ def speed_cells(arm: ArmChangeModel) -> tuple[str, str, str]:
     ratio = f"{new / old:.2f}" if old and new else "–"
     shown = [f"{1000 * value:.3g} ms" if value is not None else "–" for value in (old, new)]
     return shown[0], shown[1], ratio
+
+
+def speed_sentence(s: SpeedModel) -> str:
+    """A number that both measured, in words."""
+    shown = [
+        interval(known) if known else number(value)
+        for known, value in zip((s.old, s.new), s.values, strict=True)
+    ]
+    told = f", {s.change}" if s.change else ""
+    return f"{s.what} {shown[0]}, now {shown[1]}{told}"
 
 
 def _both(values: tuple[int, int]) -> str:

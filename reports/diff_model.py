@@ -48,7 +48,8 @@ class EffectModel(_Strict):
     difference: IntervalModel | None = Field(
         description="of its size, whatever its sign; None where one side has none"
     )
-    change: Direction | None
+    change: Direction | None = Field(description="null where the two cannot be compared")
+    counts: bool = Field(description="whether it can make a case worse")
     main: bool = Field(description="whether it is one of those that are always shown")
 
 
@@ -99,6 +100,17 @@ class CaseDiffModel(_Strict):
     arms: list[ArmChangeModel]
 
 
+class SpeedModel(_Strict):
+    """A number of ``conformance bench`` in both folders."""
+
+    cell: str
+    what: str
+    values: tuple[float, float]
+    old: IntervalModel | None = Field(description="null where there were too few samples")
+    new: IntervalModel | None
+    change: Direction | None
+
+
 class DiffModel(_Strict):
     """What changed between two reports."""
 
@@ -113,6 +125,7 @@ class DiffModel(_Strict):
     matched: dict[str, str] = Field(description="engines compared under different names")
     weaker: list[str] = Field(description="settings by which the new run as a whole says less")
     cases: list[CaseDiffModel]
+    speed: list[SpeedModel] = Field(description="where both folders have a bench.json")
     counts: dict[str, int] = Field(description="worse (with removed), better, added, removed ...")
     strict: bool = Field(description="whether being weaker counts")
     exit_code: Literal[0, 1]

@@ -13,7 +13,7 @@ import io
 import re
 import warnings
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -26,6 +26,8 @@ from matplotlib.ticker import MaxNLocator
 
 # so narrow that it can be read on a phone as it is, and three stand side by side on a desk
 WIDTH = 3.7  # inches
+ROW_HEIGHT = 0.165  # inches, where a row is a line of text
+LABEL_LIMIT = 26  # characters of a row's label
 
 # Stand-ins that matplotlib accepts as colours, and what the page shows in their place
 INK, OBSERVED, DRAFT, BAND, BAD = "#010203", "#010204", "#010205", "#010206", "#010207"
@@ -152,6 +154,12 @@ def legend(figure: Any, axes: Any, columns: int = 3) -> None:
 def new_figure(height: float) -> Any:
     """A figure of the common width; both sides in inches."""
     return Figure(figsize=(WIDTH, height))
+
+
+def label_margin(labels: Iterable[str]) -> float:
+    """The share of the width that labels take, by arithmetic."""
+    longest = max((min(len(label), LABEL_LIMIT) for label in labels), default=0)
+    return min(0.45, (0.12 + 0.062 * longest) / WIDTH)
 
 
 def _rebuild(root: ET.Element, prefix: str) -> None:

@@ -10,14 +10,16 @@ from markupsafe import Markup
 from conformance.errors import ReportError
 from conformance.reports import text
 from conformance.reports.details import AcceptanceModel, TrajectoryModel
-from conformance.reports.model import BarsModel, CaseModel, FindingModel, PitModel
-from conformance.reports.plots import bars_summary, bars_svg, pit_summary, pit_svg, pooled
-from conformance.reports.plots_evidence import (
+from conformance.reports.forest import (
     Mark,
     Row,
     acceptance_summary,
     effect_rows,
     forest_svg,
+)
+from conformance.reports.model import BarsModel, CaseModel, FindingModel, PitModel
+from conformance.reports.plots import bars_summary, bars_svg, pit_summary, pit_svg, pooled
+from conformance.reports.plots_evidence import (
     p_values_summary,
     p_values_svg,
     trajectories_summary,

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from conformance.reports.bench_model import BENCH_SCHEMA_VERSION, bench_schema
 from conformance.reports.model import SCHEMA_VERSION, json_schema
 
 SCHEMA_PATH = Path(__file__).parent / "schema" / f"report-{SCHEMA_VERSION}.json"
+BENCH_PATH = SCHEMA_PATH.with_name(f"bench-{BENCH_SCHEMA_VERSION}.json")
 
 
 def schema_text() -> str:
@@ -19,5 +21,11 @@ def schema_text() -> str:
     return json.dumps(json_schema(), indent=2) + "\n"
 
 
+def bench_text() -> str:
+    """The same for ``bench.json``."""
+    return json.dumps(bench_schema(), indent=2) + "\n"
+
+
 if __name__ == "__main__":
     SCHEMA_PATH.write_text(schema_text(), encoding="utf-8", newline="")
+    BENCH_PATH.write_text(bench_text(), encoding="utf-8", newline="")

@@ -125,6 +125,11 @@ class Resumed:
     finished: Report | None = None
 
 
+def as_text(run: RunFile) -> str:
+    """``run.json`` as it is written."""
+    return run.model_dump_json(indent=2) + "\n"
+
+
 def clear(folder: Path) -> None:
     """Forget an earlier run."""
     for name in (EVIDENCE, JUDGED, PROBES):
@@ -156,7 +161,7 @@ def begin_stage(before: Resumed, plan: RunPlan, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _keep_probes(plan, folder)
     # in this order: whenever this stops, run.json and the reports agree on the stage
-    replace_text(folder / FILE, run.model_dump_json(indent=2) + "\n")
+    replace_text(folder / FILE, as_text(run))
     if (folder / REPORT).exists():
         os.replace(folder / REPORT, folder / PREVIOUS)
 

@@ -74,7 +74,7 @@ def test_the_command_shown_ends_as_exact(tmp_path: Path, probe_cache: Path) -> N
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "out/report.json").read_bytes())
     assert [c["verdict"] for c in report["cases"]] == ["EXACT"] * 4 + ["NOT SUPPORTED"]
-    assert len(list((tmp_path / "out/evidence").glob("*.npz"))) == 8
+    assert len(list((tmp_path / "out/evidence").glob("*.parquet"))) == 8
     for name in ("report.html", "report.md", "junit.xml"):
         text = (tmp_path / "out" / name).read_text(encoding="utf-8")
         assert "exec:node examples/table_engine.js" in text.replace("\\_", "_")

@@ -9,7 +9,7 @@ time is that of the first token.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -19,8 +19,10 @@ from conformance.bench.asking import Answer, Asker
 from conformance.bench.plan import FEWEST_REPEATS, Cell, Settings
 from conformance.bench.prompts import Prompt, Prompts
 from conformance.contract import ModelPair, Request
+from conformance.errors import BadAnswerError
 
 Arm = Literal["speculative", "control", "draft"]
+SLACK = 1e-3  # seconds by which clocks of two processes may differ
 Kind = Literal["full", "first"]
 
 
@@ -34,8 +36,8 @@ class Timed:
         What was asked; ``"draft"`` is the draft model alone, not speculating.
     kind : {'full', 'first'}
         Whether all tokens were asked for, or one.
-    repeat, place : int
-        Which repeat, and which call of the cell it was.
+    repeat : int
+        Which repeat of the cell.
     seconds : float
         As seen from outside.
     inside : float or None
@@ -49,7 +51,6 @@ class Timed:
     arm: Arm
     kind: Kind
     repeat: int
-    place: int
     seconds: float
     inside: float | None
     completions: tuple[wire.Json, ...]
@@ -127,8 +128,7 @@ def measure(
     total = settings.warmup + repeats
     timed: list[Timed] = []
     for i in range(repeats):
-        for call in _repeat(cell, sources, prompts, settings, i, streamed, rng):
-            timed.append(replace(call, place=len(timed)))
+        timed += _repeat(cell, sources, prompts, settings, i, streamed, rng)
         progress(settings.warmup + i + 1, total)
     return Run(tuple(timed), repeats, streamed)
 
@@ -152,11 +152,23 @@ def _repeat(
         for kind in kinds:
             given = asked if kind == "full" else short
             requests = _requests(cell, source, given, kind, settings, number)
-            answer: Answer = source.asker.ask(source.pair, requests)
+            answer = _possible(source.asker.ask(source.pair, requests))
             yield Timed(
-                source.arm, kind, number, 0, answer.seconds, answer.inside, answer.completions,
-                given,
-            )  # fmt: skip
+                source.arm, kind, number, answer.seconds, answer.inside, answer.completions, given
+            )
+
+
+def _possible(answer: Answer) -> Answer:
+    """Refuse a process's word for a time that our own clock says has not passed."""
+    told = [c["times"][-1] for c in answer.completions if c.get("times")]
+    longest = max(told, default=0.0)
+    longest = longest if answer.inside is None else max(longest, answer.inside)
+    if longest > answer.seconds + SLACK:
+        raise BadAnswerError(
+            f"the engine's process tells of {longest:.6g} seconds, of a call that took "
+            f"{answer.seconds:.6g}"
+        )
+    return answer
 
 
 def _order(sources: Sequence[Source], number: int, rng: np.random.Generator) -> list[Source]:

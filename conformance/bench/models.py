@@ -131,8 +131,8 @@ def exact_model(folder: Path) -> tuple[TinyLlama | None, str]:
         if _size(folder) > 4 * MOST_PARAMETERS:
             return None, "it is too large to be computed in float64 here"
         return TinyLlama.load(folder), ""
-    except (PlanError, ProbeError, KeyError, TypeError, ZeroDivisionError) as exc:
-        return None, str(exc)
+    except (PlanError, ProbeError, KeyError, TypeError, ZeroDivisionError):
+        return None, "its weights are not those of a plain Llama in one file"
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -2,45 +2,38 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 
-from conformance._version import __version__
 from conformance.bench.asking import Asker, MakeAsker
+from conformance.bench.assemble import SoFar, assemble, described, unknown
 from conformance.bench.beside import audit, read_audit
-from conformance.bench.machine import Quiet, drift, load_average, this_machine
+from conformance.bench.machine import Quiet, drift, load_average
 from conformance.bench.measure import Run, Source, measure
 from conformance.bench.memory import memory_model
 from conformance.bench.models import Models, models_for
 from conformance.bench.most import most
-from conformance.bench.notes import notes
 from conformance.bench.plan import Cell, Settings, cells_of, check
 from conformance.bench.prompts import Prompt, Prompts, read_prompts, tokenizer_of
-from conformance.bench.summary import cell_model, headline, unmeasured
-from conformance.contract import Capabilities, EngineCard, Request
+from conformance.bench.summary import cell_model, unmeasured
+from conformance.contract import Capabilities, EngineCard, ModelPair, Request
 from conformance.errors import (
     ConformanceError,
     EngineLoadError,
     NotSupportedError,
     UnknownEngineError,
 )
+from conformance.launch import KEYED
 from conformance.reports.bench_model import (
-    AuditModel,
     BenchEngine,
     BenchReport,
-    BenchSettings,
     CellModel,
-    MachineModel,
-    MemoryModel,
 )
+from conformance.resolve import split_options
 from conformance.text import one_line
-
-PACKAGES = ("numpy", "scipy", "psutil")
 
 
 class Progress:
@@ -54,16 +47,6 @@ class Progress:
 
     def result(self, model: CellModel) -> None:
         """A cell is finished."""
-
-
-@dataclass
-class _So:
-    """What has been measured so far."""
-
-    engines: list[BenchEngine] = field(default_factory=list)
-    audits: list[AuditModel] = field(default_factory=list)
-    cells: list[CellModel] = field(default_factory=list)
-    memory: list[MemoryModel] = field(default_factory=list)
 
 
 def run_bench(
@@ -98,12 +81,12 @@ def run_bench(
     told = progress or Progress()
     report = read_audit(settings.beside)
     began, created = time.monotonic(), datetime.now(UTC)
-    so = _So()
+    so = SoFar()
     # every engine is asked who it is, and every workload read, before anything is timed
     ready = [_prepare(engine, settings, make) for engine in settings.engines]
 
     def report_so_far(finished: bool) -> BenchReport:
-        return _report(settings, so, created, time.monotonic() - began, command, finished)
+        return assemble(settings, so, created, time.monotonic() - began, command, finished)
 
     for one in ready:
         so.engines.append(one.described)
@@ -133,14 +116,14 @@ def _prepare(engine: str, settings: Settings, make: MakeAsker) -> _Ready:
         except UnknownEngineError:
             raise
         except ConformanceError as exc:
-            return _Ready(engine, _unknown(engine, str(exc)))
+            return _Ready(engine, unknown(engine, str(exc)))
     models = models_for(capabilities, settings.models, settings.probe)
-    described = _described(engine, card, capabilities, models)
-    return _Ready(engine, described, card, capabilities, models, _listed(settings, models))
+    who = described(engine, card, capabilities, models)
+    return _Ready(engine, who, card, capabilities, models, _listed(settings, models))
 
 
 def _engine(
-    ready: _Ready, settings: Settings, make: MakeAsker, so: _So, told: Progress
+    ready: _Ready, settings: Settings, make: MakeAsker, so: SoFar, told: Progress
 ) -> Iterator[None]:
     """Measure one engine; yields whenever there is something new to keep."""
     engine, capabilities, models = ready.engine, ready.capabilities, ready.models
@@ -155,7 +138,13 @@ def _engine(
         failed(ready.described.error, cells)
         yield
         return
+    served = is_server(engine)
     alone = models.alone() if capabilities.draft == "model" and capabilities.control else None
+    alone = None if served else alone
+    drafts: dict[str, Run] = {}
+    if alone is not None and capabilities.processes == 1:
+        drafts = _drafts_first(ready, cells, alone, settings, make, told)
+        alone = None
     with _open(make, engine) as asker, _open(make, engine) as second:
         sources = [Source("speculative", asker, models.pair)]
         if capabilities.control:
@@ -168,7 +157,10 @@ def _engine(
                 failed(refused, (cell,), "not supported")
                 continue
             try:
-                model = _cell(cell, sources, capabilities, models, ready.listed, settings, told)
+                model = _cell(
+                    cell, sources, capabilities, models, ready.listed, settings, told,
+                    drafts.get(cell.id),
+                )  # fmt: skip
                 so.cells.append(model)
                 told.result(model)
             except NotSupportedError as exc:
@@ -181,7 +173,7 @@ def _engine(
             except ConformanceError as exc:
                 failed(one_line(str(exc), 600), (cell,))
             yield
-    if settings.memory:
+    if settings.memory and not served:
         so.memory.append(
             memory_model(
                 lambda: make(engine),
@@ -193,6 +185,44 @@ def _engine(
             )
         )
         yield
+
+
+def is_server(engine: str) -> bool:
+    """Whether its models run where this suite does not load them."""
+    return split_options(engine)[0].partition(":")[0] in KEYED
+
+
+def _drafts_first(
+    ready: _Ready,
+    cells: tuple[Cell, ...],
+    alone: ModelPair,
+    settings: Settings,
+    make: MakeAsker,
+    told: Progress,
+) -> dict[str, Run]:
+    """The draft alone in every cell, of an engine that cannot have two processes at a time."""
+    found: dict[str, Run] = {}
+    assert ready.capabilities is not None
+    assert ready.models is not None
+    with _open(make, ready.engine) as asker:
+        for cell in cells:
+            if cell.refused(ready.capabilities, ready.models.pair.context, settings.new_tokens):
+                continue
+            vocab = ready.models.pair.vocab_size
+            prompts = Prompts(ready.listed, cell.prompt_length, vocab, settings.seed)
+            try:
+                found[cell.id] = measure(
+                    cell, [Source("draft", asker, alone)], prompts, settings, _nothing
+                )
+            except ConformanceError:
+                return found  # a luxury: where the draft cannot be run alone, the arms still can
+            told.cell(cell, 0, 1)
+    return found
+
+
+def _nothing(done: int, of: int) -> None:
+    """No progress to tell: the cell has not begun."""
+    del done, of
 
 
 @contextmanager
@@ -212,7 +242,10 @@ def _cell(
     listed: tuple[Prompt, ...],
     settings: Settings,
     told: Progress,
+    alone: Run | None,
 ) -> CellModel:
+    if alone is not None:  # as many of the arms as there are of the draft alone
+        settings = replace(settings, repeats=min(settings.repeats, alone.repeats))
     prompts = Prompts(listed, cell.prompt_length, models.pair.vocab_size, settings.seed)
     before = load_average()
     while True:
@@ -229,6 +262,8 @@ def _cell(
                 raise
             sources.pop()
     others = quiet.others()
+    if alone is not None:
+        run = replace(run, calls=(*run.calls, *(c for c in alone.calls if c.repeat < run.repeats)))
     plain = [c.seconds for c in run.calls if c.arm == "control" and c.kind == "full"]
     return cell_model(
         cell,
@@ -289,62 +324,3 @@ def _words(prompts: Prompts, cell: Cell, run: Run) -> str:
     if run.repeats * cell.batch > len(prompts.listed):
         text += "; some were asked more than once, and an engine may remember them"
     return text
-
-
-def _described(
-    engine: str, card: EngineCard, capabilities: Capabilities, models: Models
-) -> BenchEngine:
-    return BenchEngine(
-        name=engine, card_name=card.name, version=card.version, method=card.method, rule=card.rule,
-        draft=capabilities.draft, precision=capabilities.precision, models=models.pair.name,
-        probe=models.probe,
-    )  # fmt: skip
-
-
-def _unknown(engine: str, error: str) -> BenchEngine:
-    return BenchEngine(
-        name=engine, card_name=engine, version="unknown", method="", rule="", draft="",
-        precision="", models="", probe=None, error=one_line(error, 600),
-    )  # fmt: skip
-
-
-def _report(
-    settings: Settings,
-    so: _So,
-    created: datetime,
-    seconds: float,
-    command: tuple[str, ...],
-    finished: bool,
-) -> BenchReport:
-    return BenchReport(
-        tool_version=__version__,
-        created=created,
-        seconds=seconds,
-        command=list(command or sys.argv),
-        finished=finished,
-        headline=headline(so.cells),
-        notes=notes(settings, so.engines, so.cells),
-        settings=BenchSettings(
-            batches=list(settings.batches),
-            prompt_lengths=[] if settings.prompts else list(settings.prompt_lengths),
-            new_tokens=settings.new_tokens,
-            prompts=None if settings.prompts is None else str(settings.prompts),
-            repeats=settings.repeats,
-            warmup=settings.warmup,
-            seconds=settings.seconds,
-            seed=settings.seed,
-        ),
-        machine=MachineModel(**asdict(this_machine())),
-        environment={name: _version(name) for name in PACKAGES},
-        engines=list(so.engines),
-        audits=list(so.audits),
-        cells=list(so.cells),
-        memory=list(so.memory),
-    )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "comma are seen through without it, where one engine is left on either side.",
 )
 @click.option("--strict", is_flag=True, help="Being weaker counts as worse.")
-@click.option("--speed", is_flag=True, help="Show the time inside the engine for a token.")
+@click.option("--speed", is_flag=True, help="Show how fast both were, too.")
 @click.option(
     "--confidence",
     type=float,
@@ -59,10 +59,16 @@ def diff_command(
     """
     from conformance.errors import ReportError  # noqa: PLC0415
     from conformance.reports.diff import diff_reports, read_side  # noqa: PLC0415
+    from conformance.reports.diff_bench import read_bench  # noqa: PLC0415
     from conformance.reports.diff_markdown import render_diff  # noqa: PLC0415
 
     found = diff_reports(
-        read_side(old), read_side(new), match=match, confidence=confidence, strict=strict
+        read_side(old),
+        read_side(new),
+        match=match,
+        confidence=confidence,
+        strict=strict,
+        benches=(read_bench(old), read_bench(new)),
     )
     if markdown is not None:
         try:
@@ -88,6 +94,7 @@ def _show(console: Console, found: DiffModel, speed: bool) -> None:
         is_news,
         news_of,
         speed_cells,
+        speed_sentence,
     )
 
     cases = in_order(found.cases)
@@ -111,6 +118,8 @@ def _show(console: Console, found: DiffModel, speed: bool) -> None:
             for arm in case.arms:
                 table.add_row(plain(case.new_id or ""), arm.arm, *speed_cells(arm))
         console.print(table)
+        for s in found.speed:
+            console.print(plain(f"{s.cell}: {speed_sentence(s)}"))
     for old, new in found.matched.items():
         console.print(plain(f"{old} is compared with {new}."))
     if found.settings:

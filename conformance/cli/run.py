@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("conformance-report"),
     show_default=True,
-    help="Folder for report.html, report.json, report.md, junit.xml and the evidence.",
+    help="Folder for report.html, report.json, report.md, junit.xml, a badge and the evidence.",
 )
 @click.option(
     "--resume",
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Failures that are known, in TOML, each with a reason, a link and an expiry: they are "
-    "shown, and left out of the exit status. Default: none.",
+    "shown, and left out of the exit status, which is 1 where an entry has expired. Default: none.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress bars; the summary alone.")
 def run_command(

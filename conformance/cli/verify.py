@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from conformance.reports.verify import Check, Verification
 
 SIGNS = {
@@ -34,13 +36,13 @@ def verify_command(bundle: Path, sha256: str | None, as_json: bool) -> None:
 
     BUNDLE is the folder a run left, or a zip of it. Law, statistics, verdicts and certificates are
     worked out again from the evidence; every line says whether the bundle agrees. Exit status: 0 it
-    agrees, 1 something differs, 2 there is no bundle.
+    agrees, 1 something differs, 2 there is no bundle. It is not the run's: a bundle that agrees may
+    say NOT EXACT.
     """
     import tempfile  # noqa: PLC0415
 
     from rich.console import Console  # noqa: PLC0415
 
-    from conformance.errors import ReportError  # noqa: PLC0415
     from conformance.reports.verify import verify_bundle  # noqa: PLC0415
     from conformance.reports.verify.unpack import unpack  # noqa: PLC0415
 
@@ -52,39 +54,64 @@ def verify_command(bundle: Path, sha256: str | None, as_json: bool) -> None:
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = bundle if bundle.is_dir() else unpack(bundle, Path(scratch))
-        if not (folder / "run.json").exists() and not (folder / "manifest.json").exists():
-            raise ReportError(f"{bundle} is no bundle: it has no run.json and no manifest.json")
         found = verify_bundle(folder, sha256, told)
     if as_json:
-        lines = [asdict(c) for c in found.checks]
-        whole = {"agrees": found.agrees, "sha256": found.sha256, "checks": lines}
-        click.echo(json.dumps(whole, indent=2))
+        click.echo(json.dumps(_plain(found), indent=2))
     else:
-        console.print(_summary(found), markup=False)
+        _print_summary(console, found)
     sys.exit(0 if found.agrees else 1)
 
 
-def _print(console: object, check: Check) -> None:
-    from rich.console import Console  # noqa: PLC0415
+def _plain(found: Verification) -> dict[str, object]:
+    from conformance.reports.verify.check import LIMITS  # noqa: PLC0415
+
+    return {
+        "agrees": found.agrees,
+        "sha256": found.sha256,
+        "verdict": found.verdict,
+        "cases": found.cases,
+        "untested": list(found.untested),
+        "checks": [asdict(c) for c in found.checks],
+        "cannot_be_seen": list(LIMITS),
+    }
+
+
+def _print(console: Console, check: Check) -> None:
     from rich.text import Text  # noqa: PLC0415
 
     from conformance.text import one_line  # noqa: PLC0415
 
-    assert isinstance(console, Console)
     style, sign = SIGNS[check.status]
     what, detail = one_line(check.what, LONGEST), one_line(check.detail, LONGEST)
     console.print(Text.assemble((f"{sign:>7}", style), f"  {what}: {detail}"))
 
 
-def _summary(found: Verification) -> str:
+def _print_summary(console: Console, found: Verification) -> None:
+    from rich.text import Text  # noqa: PLC0415
+
+    from conformance.reports.verify.check import LIMITS, listed  # noqa: PLC0415
+    from conformance.text import one_line  # noqa: PLC0415
+
     counts = {sign: sum(c.status == sign for c in found.checks) for sign in SIGNS}
     if not found.agrees:
-        return (
-            f"NOT VERIFIED: {counts['differs']} of {len(found.checks)} lines differ. The bundle is "
-            "not what an undisturbed run left."
+        console.print(
+            Text(
+                f"NOT VERIFIED: {counts['differs']} of {len(found.checks)} lines differ. The "
+                "bundle is not what an undisturbed run left; nothing in it should be relied on.",
+                "bold red",
+            )
         )
-    return (
-        f"VERIFIED: {counts['agrees']} lines agree with the evidence, {counts['stated']} rest on "
-        f"the run's word.\nBundle SHA-256 {found.sha256}\nThat the tokens came from the engine "
-        "named is its tester's word: no file can show it."
+        return
+    console.print(
+        Text(
+            f"VERIFIED: {counts['agrees']} lines agree with the evidence, {counts['stated']} rest "
+            f"on the run's word. The run's verdict is {found.verdict}.",
+            "bold green",
+        )
     )
+    if found.untested:
+        names = one_line(listed(found.untested), LONGEST)
+        text = f"NOT TESTED, and no pass: {len(found.untested)} of {found.cases} cases: {names}"
+        console.print(Text(text, "bold yellow"))
+    console.print(Text(f"Bundle SHA-256 {found.sha256}"))
+    console.print(Text("What no bundle can show:\n" + "\n".join(f"- {x};" for x in LIMITS)[:-1]))

@@ -11,10 +11,12 @@ law of a decoding is warped from it, and is known where its warps need nothing e
   last one returned, m, and together they have the mass R that is missing. With a = 1 / T >= 1 their
   weights p^a add up to at most R m^(a-1), which is little; with a < 1 they add up to as much as
   N^(1-a) R^a, which is much. So the law is known within bounds, and these may be wide.
+* a token so near to the edge of a filter that rounding may take it across may have its weight, or
+  none.
 
-Everything is done with bounds: of each token's weight (it is known up to `noise`, which repeats of
-the same question tell) and of the sum over all others. If an edge of a filter may lie on either
-side of a token, nothing is said.
+So every weight has bounds, and so has the sum over all tokens that were not returned. That a
+server's numbers vary is another matter, see `conformance.served.nodes`; here it says only what is
+near an edge.
 """
 
 from __future__ import annotations
@@ -28,8 +30,10 @@ from conformance.decoding import Decoding, Dialect
 from conformance.statistics.tables import Floats, Ints
 
 MOST_TOKENS = 2**20  # of a vocabulary: bounds what tokens that were not returned can add up to
-LEAST_NOISE = 1e-5  # nats: single precision, and the digits that are printed
-MISSING = 1e-5  # mass that rounding may add to the tokens that were not returned, or take from them
+ROUNDING = 1e-5  # nats, of single precision and of the digits that are printed ...
+MISSING = (
+    1e-5  # ... and what it adds to the mass of tokens that were not returned, or takes from it
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +61,7 @@ class Bounds:
     @property
     def most(self) -> Floats:
         """The largest probability that each may have. [C + 1]"""
-        return np.asarray(self.high / (self.high + self.low.sum() - self.low))
+        return np.asarray(self.high / np.maximum(self.high + self.low.sum() - self.low, 1e-300))
 
     @property
     def least(self) -> Floats:
@@ -72,21 +76,35 @@ class Bounds:
 
 @dataclass(slots=True)
 class _State:
-    """Weights relative to the likeliest token's, while the warps are applied."""
+    """Weights relative to the likeliest token's, while the warps are applied. Those that are left
+    are the first ones, and the last of them may be 0: `low` is, where `high` is not.
+    """
 
     log: Floats  # [C], descending
+    low: Floats  # [C]
+    high: Floats  # [C]
     noise: float  # of each, in nats
-    low: float  # of the sum over all other tokens
-    high: float
+    rest_low: float  # of the sum over all other tokens
+    rest_high: float
     next: float  # log of the largest weight that any of them may have
 
-    def cut(self, kept: int) -> None:
-        """Nothing after the first `kept` is left."""
-        self.log, self.low, self.high, self.next = self.log[:kept], 0.0, 0.0, -math.inf
+    def keep(self, sure: int, maybe: int, others: bool) -> None:
+        """The first tokens are left surely, more of them may be, and so may be the `others`."""
+        self.log, self.low, self.high = self.log[:maybe], self.low[:maybe], self.high[:maybe]
+        self.low[sure:] = 0.0
+        self.rest_low = 0.0
+        if not others:
+            self.rest_high, self.next = 0.0, -math.inf
 
-    def fewer(self) -> None:
-        """Some of the others may be left, or none."""
-        self.low = 0.0
+    def edge(self, sure: int, maybe: int) -> tuple[int, int]:
+        """The same numbers, with room for tokens that may change places across the edge."""
+        values = [*self.log.tolist(), self.next]
+        if sure < len(self.log) or self.rest_high > 0:
+            above = values[sure] + 2 * self.noise
+            sure = min(sure, int((self.log > above).sum()))
+        if maybe:
+            maybe = max(maybe, int((self.log >= values[maybe - 1] - 2 * self.noise).sum()))
+        return max(sure, 0), maybe
 
 
 def bounds(
@@ -96,8 +114,8 @@ def bounds(
     dialect: Dialect,
     noise: float = 0.0,
     missing: tuple[float, float] | None = None,
-) -> Bounds | str:
-    """The law of a decoding from the likeliest tokens, or why it is not known.
+) -> Bounds:
+    """The law of a decoding from the likeliest tokens.
 
     Parameters
     ----------
@@ -110,7 +128,7 @@ def bounds(
     dialect : Dialect
         How the server warps.
     noise : float
-        How far each log-probability may be off, in nats.
+        How far a log-probability may be off, in nats, at the edge of a filter.
     missing : (float, float), optional
         The least and the most that all other tokens have together; left out, what these leave.
     """
@@ -118,44 +136,46 @@ def bounds(
         left = max(1.0 - float(np.exp(logprobs).sum()), 0.0)
         missing = (left, left)
     scale = math.exp(-float(logprobs[0]))
-    high = (missing[1] + MISSING) * scale
     log = logprobs - logprobs[0]
+    most = (missing[1] + MISSING) * scale
     state = _State(
         log=log,
-        noise=max(noise, LEAST_NOISE),
-        low=max(missing[0] - MISSING, 0.0) * scale,
-        high=high,
-        next=min(float(log[-1]), math.log(high)),
+        low=np.exp(log - ROUNDING),
+        high=np.exp(log + ROUNDING),
+        noise=max(noise, ROUNDING),
+        rest_low=max(missing[0] - MISSING, 0.0) * scale,
+        rest_high=most,
+        next=min(float(log[-1]), math.log(most)),
     )
     for name in dialect.order:
-        clear = True
         if name == "temperature":
             _temperature(state, decoding.temperature)
         elif name == "top_k" and decoding.top_k is not None:
-            clear = _top_k(state, int(decoding.top_k))
+            _top_k(state, int(decoding.top_k))
         elif name == "top_p" and decoding.top_p is not None and decoding.top_p < 1:
-            clear = _top_p(state, decoding.top_p, dialect.top_p_crossing == "keep")
+            _top_p(state, decoding.top_p, dialect.top_p_crossing == "keep")
         elif name == "min_p" and decoding.min_p:
-            clear = _min_p(state, math.log(decoding.min_p))
-        if not clear:
-            return f"the edge of {name} is too near to a token"
-    weight = np.append(np.exp(state.log), 0.0)
-    slack = math.exp(state.noise)
-    low, high_weight = weight / slack, weight * slack
-    low[-1], high_weight[-1] = state.low / slack, state.high * slack
-    return Bounds(np.asarray(ids[: len(state.log)]), low, high_weight)
+            _min_p(state, math.log(decoding.min_p))
+    return Bounds(
+        np.asarray(ids[: len(state.log)]),
+        np.append(state.low, state.rest_low),
+        np.append(state.high, state.rest_high),
+    )
 
 
 def _temperature(s: _State, temperature: float) -> None:
     a = 1 / temperature
-    largest = math.exp(min(s.next + s.noise, 0.0))  # of the other tokens
+    largest = math.exp(min(s.next + ROUNDING, 0.0))  # of the other tokens
     with np.errstate(under="ignore"):
-        flat_low, flat_high = (_spread(r, a) for r in (s.low, s.high))
-        thick_low, thick_high = (r * largest ** (a - 1) if r else 0.0 for r in (s.low, s.high))
-    s.low, s.high = (flat_low, thick_high) if a >= 1 else (thick_low, flat_high)
+        flat_low, flat_high = (_spread(r, a) for r in (s.rest_low, s.rest_high))
+        thick_low, thick_high = (
+            r * largest ** (a - 1) if r else 0.0 for r in (s.rest_low, s.rest_high)
+        )
+        s.low, s.high = s.low**a, s.high**a
+    s.rest_low, s.rest_high = (flat_low, thick_high) if a >= 1 else (thick_low, flat_high)
     s.log, s.noise, s.next = s.log * a, s.noise * a, s.next * a
-    if s.high > 0:
-        s.next = min(s.next, math.log(s.high))
+    if s.rest_high > 0:
+        s.next = min(s.next, math.log(s.rest_high))
 
 
 def _spread(mass: float, a: float) -> float:
@@ -163,49 +183,44 @@ def _spread(mass: float, a: float) -> float:
     return float(mass**a * MOST_TOKENS ** (1 - a)) if mass else 0.0
 
 
-def _top_k(s: _State, k: int) -> bool:
+def _top_k(s: _State, k: int) -> None:
     if k > len(s.log):
-        s.low = min(s.low, s.low * (k - len(s.log)) / MOST_TOKENS)
-        return True
-    following = float(s.log[k]) if k < len(s.log) else s.next
-    if float(s.log[k - 1]) - following <= 2 * s.noise:
-        return False
-    s.cut(k)
-    return True
+        if s.rest_high > 0:
+            s.rest_low *= (k - len(s.log)) / MOST_TOKENS
+        return
+    sure, maybe = s.edge(k, k)
+    # one that was not returned may be in the place of the last one
+    others = s.rest_high > 0 and s.next >= float(s.log[k - 1]) - 2 * s.noise
+    s.keep(sure, maybe, others)
 
 
-def _top_p(s: _State, top_p: float, crossing: bool) -> bool:
-    weight = np.exp(s.log)
-    upto = np.cumsum(weight)
-    above = upto - weight if crossing else upto  # what a token is judged by
-    after = upto[-1] - above
+def _top_p(s: _State, top_p: float, crossing: bool) -> None:
+    # a token is judged by the share of those before it, or with itself; of lowest, and of highest
+    shift = 1 if crossing else 0
+    upto_low, upto_high = np.cumsum(s.low), np.cumsum(s.high)
+    before_low = upto_low - s.low * shift
+    before_high = upto_high - s.high * shift
+    after_low = upto_low[-1] - before_low + s.rest_low
+    after_high = upto_high[-1] - before_high + s.rest_high
     slack = math.exp(2 * s.noise)
-    with np.errstate(divide="ignore"):
-        most = above / (above + (after + s.low) / slack)
-        least = above / (above + (after + s.high) * slack)
-    keep, drop = (most < top_p, least >= top_p) if crossing else (most <= top_p, least > top_p)
-    keep[0], drop[0] = True, False
-    kept = int(keep.sum())
-    if not (keep | drop).all():
-        return False
-    if kept < len(s.log):
-        if float(s.log[kept - 1] - s.log[kept]) <= 2 * s.noise:
-            return False
-        s.cut(kept)
-    elif s.high > 0:
-        s.fewer()
-    return True
+    most = before_high / np.maximum(before_high + after_low / slack, 1e-300)
+    least = before_low / np.maximum(before_low + after_high * slack, 1e-300)
+    passed, failed = (most < top_p, least >= top_p) if crossing else (most <= top_p, least > top_p)
+    sure = max(int(passed.sum()), 1) if s.low[0] > 0 else 0
+    maybe = max(int((~failed).sum()), 1)
+    others = maybe == len(s.log) and s.rest_high > 0
+    sure, maybe = s.edge(sure, maybe)
+    s.keep(max(sure, 1) if _alone(s) else sure, maybe, others)
 
 
-def _min_p(s: _State, threshold: float) -> bool:
-    keep = s.log - threshold > 2 * s.noise
-    drop = s.log - threshold < -2 * s.noise
-    keep[0] = True
-    if not (keep | drop).all():
-        return False
-    kept = int(keep.sum())
-    if kept < len(s.log) or s.next - threshold < -2 * s.noise:
-        s.cut(kept)
-    elif s.high > 0:
-        s.fewer()
-    return True
+def _alone(s: _State) -> bool:
+    """Whether it is clear which token is the likeliest; that one is always kept."""
+    following = float(s.log[1]) if len(s.log) > 1 else s.next
+    return following < -2 * s.noise
+
+
+def _min_p(s: _State, threshold: float) -> None:
+    sure = int((s.log - threshold > 2 * s.noise).sum())
+    maybe = max(int((s.log - threshold >= -2 * s.noise).sum()), 1)
+    others = s.rest_high > 0 and s.next - threshold >= -2 * s.noise
+    s.keep(max(sure, 1) if _alone(s) else sure, maybe, others)

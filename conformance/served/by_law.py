@@ -3,25 +3,22 @@
 Whether the law is that of plain sampling is for the control arm to say: it goes through the same
 tests, with twice as many answers, and where it departs no test of this module but one counts. The
 one is *support*: tokens that the law excludes, compared between the arms, which needs no law.
-
-The bets of `LawBets` pay r(x) / p(x) for a token x, where p(x) is the largest probability that the
-bounds allow, so that no law within them makes money.
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 from scipy import stats
-from scipy.special import logsumexp
 
 from conformance.plan import RunPlan
-from conformance.served.bounds import Bounds
+from conformance.served.bets import LawWatch
 from conformance.served.evidence import ServedEvidence
+from conformance.served.laws import ServedLaws
 from conformance.served.nodes import Node, Nodes
 from conformance.served.plan import (
     BY,
@@ -31,131 +28,45 @@ from conformance.served.plan import (
     LAW_GATE_TESTS,
     OPENING,
     OPENINGS,
+    TOLD,
     ServedCase,
     opening,
 )
 from conformance.served.server import AGAIN, CONTROL, END, SPECULATIVE
-from conformance.statistics import certificate, effect, eprocess
-from conformance.statistics.alternatives import DIRECTIONS, DRAFT_AWARE, token_log_ratios
+from conformance.statistics import effect
 from conformance.statistics.banded import Banded, Row, banded
 from conformance.statistics.exact import SMALLEST_P, Fit
-from conformance.statistics.tables import Floats, Ints
+from conformance.statistics.tables import Ints
 from conformance.statistics.tree import ABSENT
+from conformance.text import clean, one_line
 from conformance.verdict import Finding, Interval
 
+LONGEST_REASON = 400
 Arms = Mapping[str, ServedEvidence]
-# The bets that need no draft, with what they weigh among themselves.
-_MINE = np.array([d >= DRAFT_AWARE for d, x in enumerate(DIRECTIONS) for _ in x.strengths])
-_LOG_PRIOR = np.log(eprocess.weights()[_MINE] / eprocess.weights()[_MINE].sum())
-
-
-class _Place:
-    """One node's bets, cell by cell."""
-
-    def __init__(self, law: Bounds) -> None:
-        p = law.probs
-        cells = np.arange(len(p))
-        ratios = token_log_ratios(np.zeros(len(p), np.int64), cells, p[None], None)
-        self.cell = {int(t): c for c, t in enumerate(law.ids)}
-        self.tilts: Floats = ratios[:, _MINE]  # [C + 1, tilts]
-        self.prob = np.maximum(p, 1e-300)
-        # a cell that the law excludes pays nothing: it is the support test's
-        self.slack: Floats = np.where(
-            law.most > 0, np.log(np.maximum(law.most, 1e-300) / self.prob), 0.0
-        )
-        self.seen = np.zeros(len(p))
-        self.total = 0
-
-    def pay(self, symbol: int) -> tuple[Floats, Floats, float]:
-        """Gains of the tilts and of the Dirichlet bets, and what the bounds cost."""
-        c = self.cell.get(symbol, len(self.prob) - 1)
-        a, prob = eprocess.CONCENTRATIONS, self.prob[c]
-        learnt = np.log((a * prob + self.seen[c]) / (a + self.total)) - math.log(prob)
-        self.seen[c] += 1
-        self.total += 1
-        return self.tilts[c], learnt, float(self.slack[c])
-
-
-class LawBets:
-    """Bets against the law, of one arm.
-
-    Parameters
-    ----------
-    nodes : Nodes
-        Where the law is known.
-    """
-
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-        self._places: dict[Node, _Place] = {}
-        self._tilts = np.zeros(int(_MINE.sum()))
-        self._learnt = np.zeros(len(eprocess.CONCENTRATIONS))
-        self._cost = 0.0
-        self.n = 0
-
-    @property
-    def log_e(self) -> float:
-        """Log of the e-process."""
-        tilts = float(logsumexp(self._tilts + _LOG_PRIOR))
-        return eprocess.combine(tilts, eprocess.mix_concentrations(self._learnt)) - self._cost
-
-    def add(self, prompt: int, symbols: Iterable[int]) -> None:
-        """One more answer."""
-        prefix: tuple[int, ...] = ()
-        for symbol in symbols:
-            node = (prompt, prefix)
-            if node not in self._nodes.expected or symbol == END:
-                return
-            place = self._places.get(node)
-            if place is None:
-                place = self._places[node] = _Place(self._nodes.laws[node])
-            tilts, learnt, cost = place.pay(symbol)
-            self._tilts += tilts
-            self._learnt += learnt
-            self._cost += cost
-            self.n += 1
-            prefix = (*prefix, symbol)
-
-
-class LawWatch:
-    """The bets of both arms.
-
-    Parameters
-    ----------
-    nodes : Nodes
-        Where the law is known.
-    level : float
-        At which the speculative arm's is won.
-    """
-
-    def __init__(self, nodes: Nodes, level: float) -> None:
-        self.nodes, self.level = nodes, level
-        self.apart, self.gate = LawBets(nodes), LawBets(nodes)
-
-    def add(self, arm: str, prompt: int, symbols: Iterable[int]) -> None:
-        """One more answer of an arm."""
-        (self.apart if arm == SPECULATIVE else self.gate).add(prompt, symbols)
-
-    def settled(self) -> bool:
-        """Whether the bet was won, and the control arm has nothing against the law."""
-        agrees = self.gate.log_e < -math.log(LAW_GATE / LAW_GATE_TESTS)
-        return agrees and self.apart.log_e >= -math.log(self.level)
 
 
 def law_findings(
-    plan: RunPlan, case: ServedCase, arms: Arms, watch: LawWatch, complete: bool
+    plan: RunPlan,
+    case: ServedCase,
+    arms: Arms,
+    laws: ServedLaws,
+    watch: LawWatch,
+    complete: bool,
 ) -> list[Finding]:
-    """What the tests by the law say, of both arms.
+    """What was told of the law, and what the tests by it say, of both arms.
 
     Parameters
     ----------
-    plan, case, arms
+    plan, case, arms, laws
         As for `conformance.served.judge.findings`.
     watch : LawWatch
         Bets on all that is in the arms.
     complete : bool
         Whether everything planned was asked; else the bet alone may reject.
     """
+    told = _told(watch.nodes, laws)
+    if not watch.nodes.expected:
+        return [told]
     level = plan.level if complete else 0.0
     spec = _Counted(watch.nodes, case, (arms[SPECULATIVE],))
     control = _Counted(watch.nodes, case, (arms[CONTROL], arms[AGAIN]))
@@ -174,7 +85,24 @@ def law_findings(
     if wrong := [f for f in gate if f.rejected]:
         said = f"not counted, the control arm departs from this law as well ({wrong[0].message}): "
         found = [replace(f, rejected=False, message=said + f.message) for f in found]
-    return [*found, _support(case, spec, control, level), *gate]
+    return [told, *found, _support(case, spec, control, level), *gate]
+
+
+def _told(nodes: Nodes, laws: ServedLaws) -> Finding:
+    """What is known, and what not, and why not; no test."""
+    known = len(nodes.expected)
+    said = (
+        f"the law is known at {known:,} places from {len(laws.nodes):,} answers of up to "
+        f"{laws.most:,} log-probabilities; allowed error {nodes.noise:.2g} nats"
+    )
+    if not known:
+        said = "the law could not be had"
+    if why := nodes.unknown.most_common(1):
+        reason, n = why[0]
+        said += f"; at {n:,} places it is not known, mostly because {reason}"
+    if laws.reasons and laws.reasons[-1]:
+        said += f"; {clean(one_line(laws.reasons[-1], LONGEST_REASON))}"
+    return Finding(TOLD, f"{EVERYWHERE}{BY}", "control", n=known, message=said)
 
 
 class _Counted:
@@ -226,18 +154,18 @@ def _tests(
 ) -> Iterator[Finding]:
     """Every test of one arm; `arms` is how many samples it is."""
     rng = np.random.default_rng([plan.seed, zlib.crc32(case.id.encode()), 11, arms])
-    begin = banded(list(_openings(case, counted, ended, arms)), rng, most=OPENINGS)
-    tree = banded(list(_rows(counted, ended, arms)), rng)
+    noise = counted.nodes.noise
+    pairs = list(_openings(case, counted, ended, arms))
+    begin = banded(pairs, rng, most=OPENINGS, noise=noise * math.sqrt(2))
+    tree = banded(list(_rows(counted, ended, arms)), rng, noise=noise)
     first = _fit(opening(case.unit), begin, begin.chi_square(), level, arm)
     if arm == SPECULATIVE and first.n:
-        n = max(first.n, 1)
-        tv = certificate.chi_square_tv(plan.level, plan.profile.power, int(first.df or 1), n)
         first = replace(
             first,
-            detectable=tv + begin.width,
+            detectable=begin.detectable(plan.level, plan.profile.power),
             detectable_unit="TV",
             effect=_size(begin, rng),
-            message=f"{first.message}; the law is known to {begin.width:.2g}",
+            message=f"{first.message}; noise allowed: {noise:.2g} nats",
         )
     yield first
     yield _fit(EVERYWHERE, tree, tree.chi_square(), level, arm)
@@ -337,7 +265,9 @@ def _size(cells: Banded, rng: np.random.Generator) -> dict[str, Interval]:
     found = effect.total_variation(cells.table, rng)
     if found is None:
         return {}
-    low, high = max(found.low - cells.width, 0.0), min(found.high + cells.width, 1.0)
+    # a mean square of relative errors bounds the total variation that they make
+    off = cells.width + math.sqrt(float(cells.shift.sum()) / max(cells.table.n, 1)) / 2
+    low, high = max(found.low - off, 0.0), min(found.high + off, 1.0)
     return {"tv": replace(found, low=low, high=high)}
 
 

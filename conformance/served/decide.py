@@ -17,9 +17,10 @@ from conformance.served.evidence import ServedEvidence, load_served
 from conformance.served.gather import Gathered, gather, replayed
 from conformance.served.greedy import greedy_findings
 from conformance.served.judge import findings, opening_bars
-from conformance.served.plan import OPENINGS, ServedCase, opening
+from conformance.served.laws import kept_laws
+from conformance.served.plan import BY, OPENINGS, TOLD, ServedCase, opening
 from conformance.served.server import AGAIN, ARMS, CONTROL, SPECULATIVE, Source
-from conformance.served.words import CLAIM, PASSED, RULED_OUT
+from conformance.served.words import BY_LAW, CLAIM, MISMATCH, PASSED, PASSED_BY_LAW, RULED_OUT
 from conformance.statistics.tree import ABSENT
 from conformance.verdict import CaseVerdict, Finding, Speculation, Verdict
 
@@ -50,9 +51,10 @@ def judge_again(plan: RunPlan, case: ServedCase, folder: Path) -> CaseResult:
         If evidence is missing or damaged.
     """
     arms = {arm: load_served(evidence_path(folder, case, arm)) for arm in ARMS}
+    laws = kept_laws(plan, case, folder)
     early = any(len(e.symbols) < e.planned for e in arms.values())
-    stopped = early and replayed(plan, case, arms).settled()
-    return decide(plan, Gathered(case, arms, stopped=stopped))
+    stopped = early and replayed(plan, case, arms, laws).settled()
+    return decide(plan, Gathered(case, arms, stopped=stopped, laws=laws))
 
 
 def decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
@@ -96,7 +98,9 @@ def _decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
     seen = _seen(case, arms[SPECULATIVE])
     greedy = case.decoding.greedy
     found = tuple(
-        greedy_findings(plan, case, arms) if greedy else findings(plan, case, arms, complete)
+        greedy_findings(plan, case, arms)
+        if greedy
+        else findings(plan, case, arms, complete, gathered.laws)
     )
     verdict = _greedy_verdict if greedy else _verdict
     return CaseResult(
@@ -117,10 +121,10 @@ def _verdict(
     stopped: bool,
 ) -> CaseVerdict:
     """Apply the rules, in this order: the control arm must agree with itself; a difference between
-    the arms is NOT EXACT; EXACT needs speculation to have been seen and the certificate to reach
-    what the profile states.
+    the arms is NOT EXACT, and so is one from the law that the control arm tells and has; EXACT
+    needs speculation to have been seen and the certificate to reach what the profile states.
     """
-    gate = [f for f in found if f.rejected and f.arm == "control"]
+    gate = [f for f in found if f.rejected and f.arm == "control" and BY not in f.scope]
     apart = [f for f in found if f.rejected and f.arm != "control"]
     if gate:
         return CaseVerdict(
@@ -131,7 +135,7 @@ def _verdict(
         )
     if apart:
         early = "Sampling was stopped there." if stopped else ""
-        parts = (_size(case, found), _strongest(apart), early)
+        parts = (_size(case, found), _strongest(apart), early, _mismatch(found))
         return CaseVerdict(Verdict.NOT_EXACT, " ".join(p for p in parts if p))
     if stopped:
         raise RuntimeError("sampling was stopped early, but judging finds no reason for it")
@@ -145,7 +149,31 @@ def _verdict(
         f"{RULED_OUT}{opening(case.unit)} off by a total variation of {reached:.3f} or more, mean "
         f"over the prompts that leave a choice, between the {OPENINGS} commonest and the rest"
     )
-    return CaseVerdict(Verdict.EXACT, PASSED, (line,))
+    return _passed(case, found, line)
+
+
+def _passed(case: ServedCase, found: Sequence[Finding], line: str) -> CaseVerdict:
+    """A pass, with what the law that the control server tells adds to it."""
+    by_law = next((f for f in found if f.scope == f"{opening(case.unit)}{BY}"), None)
+    told = next((f for f in found if f.test == TOLD), None)
+    if mismatch := _mismatch(found):
+        return CaseVerdict(Verdict.EXACT, f"{PASSED}. {mismatch}", (line,))
+    if by_law is None or by_law.detectable is None:
+        why = case.met.no_law if case.met is not None else ""
+        more = told.message if told is not None else f"its log-probabilities were not used: {why}"
+        return CaseVerdict(Verdict.EXACT, f"{PASSED}. {more[0].upper()}{more[1:]}", (line,))
+    second = (
+        f"{BY_LAW}: {opening(case.unit)} off by a total variation of {by_law.detectable:.3f} or "
+        f"more, between the {OPENINGS} commonest and the rest, mean over the prompts whose law is "
+        "known"
+    )
+    return CaseVerdict(Verdict.EXACT, PASSED_BY_LAW, (line, second))
+
+
+def _mismatch(found: Sequence[Finding]) -> str:
+    """Said where the control arm departs from its own log-probabilities."""
+    wrong = [f for f in found if f.rejected and f.arm == "control" and BY in f.scope]
+    return f"Besides, {MISMATCH} ({wrong[0].message})." if wrong else ""
 
 
 def _greedy_verdict(
@@ -190,13 +218,14 @@ def _greedy_verdict(
 def _size(case: ServedCase, found: Sequence[Finding]) -> str:
     for f in found:
         tv = f.effect.get("tv")
-        if tv is not None and tv.low > 0:
+        if tv is not None and tv.low > 0 and (f.rejected or BY not in f.scope):
+            what = BY_LAW if BY in f.scope else CLAIM
             return (
-                f"Relative to plain sampling of the same server, the {opening(case.unit)} are off "
+                f"{what[0].upper()}{what[1:]}, the {opening(case.unit)} are off "
                 f"by a total variation of {tv.estimate:.3f} or more (95% interval {tv.low:.3f} to "
                 f"{tv.high:.3f})."
             )
-    return "Relative to plain sampling of the same server, the output is another."
+    return f"{CLAIM[0].upper()}{CLAIM[1:]}, the output is another."
 
 
 def _strongest(apart: Sequence[Finding]) -> str:

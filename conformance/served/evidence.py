@@ -137,7 +137,7 @@ class ServedEvidence:
             "sha256": self.sha256,
             "prompts": self.texts,
         }
-        write_table(path, SHAPE, _columns(self, begin), meta | dict(more or {}))
+        write_table(path, SHAPE, [_columns(self, begin)], meta | dict(more or {}))
 
 
 def load_served(path: Path, most: int | None = None, begin: int = 0) -> ServedEvidence:

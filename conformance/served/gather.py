@@ -29,6 +29,7 @@ from conformance.served.evidence import (
     load_served,
     read_served,
 )
+from conformance.served.laws import ServedLaws, kept_laws, learnt
 from conformance.served.order import Watch, replayed, requests, schedule
 from conformance.served.plan import ServedCase
 from conformance.served.server import ARMS, SPECULATIVE, Answer, Server, Source
@@ -51,6 +52,7 @@ class Gathered:
     arms: dict[str, ServedEvidence]
     error: ConformanceError | None = None
     stopped: bool = False  # before the planned end, because a bet had been won
+    laws: ServedLaws | None = None  # what the control server told
 
 
 def gather(
@@ -103,14 +105,15 @@ def gather(
             error = exc
         except Exception as exc:  # whatever a server can cause is this case's ERROR
             error = EngineFailure(f"{type(exc).__name__}: {exc}")
-    return run.fail(error) if error else Gathered(case, run.save(), stopped=stopped)
+    return run.fail(error) if error else Gathered(case, run.save(), stopped=stopped, laws=run.laws)
 
 
 class _Run:
     """A case while its answers come in."""
 
     def __init__(self, plan: RunPlan, case: ServedCase, folder: Path, told: Told | None) -> None:
-        self.plan, self.case, self.told = plan, case, told
+        self.plan, self.case, self.folder, self.told = plan, case, folder, told
+        self.laws: ServedLaws | None = None
         self.parts = {arm: Parts(evidence_path(folder, case, arm)) for arm in ARMS}
         self.arm_of, self.prompt_of = schedule(plan, case)
         self.seeds = {arm: arm_seeds(plan, case, arm) for arm in ARMS}
@@ -127,6 +130,7 @@ class _Run:
         """Ask what is missing; whether it was stopped early."""
         assert self.case.workload is not None
         assert self.case.aim is not None
+        self._learn(source)
         block = len(ARMS) * len(self.case.texts)
         connections = self.case.aim.limits.concurrency
         most = block * max(BLOCKS_AT_ONCE, math.ceil(4 * connections / block))
@@ -150,6 +154,17 @@ class _Run:
                     earlier[1] + now[1] - before[1],
                 )
         return False
+
+    def _learn(self, source: Source) -> None:
+        """Have the control server tell its law, before anything is sampled."""
+        told = learnt(self.plan, self.case, self.folder, source, self.laws)
+        if told is not self.laws:
+            self.laws = told
+            self.watch = self._replayed()
+
+    def _replayed(self) -> Watch:
+        arms = {arm: self._evidence(arm) for arm in ARMS}
+        return replayed(self.plan, self.case, arms, self.laws)
 
     def _take(self, answers: list[Answer], seconds: float) -> None:
         for answer in answers:
@@ -284,7 +299,8 @@ class _Run:
             self.total = kept[SPECULATIVE].total
         if found != here or any(parts.listed() for parts in self.parts.values()):
             self.save()
-        self.watch = replayed(self.plan, self.case, {arm: self._evidence(arm) for arm in ARMS})
+        self.laws = kept_laws(self.plan, self.case, self.folder)
+        self.watch = self._replayed()
         if self.told:
             for arm in ARMS:
                 self.told(self.case, arm, len(self.answers[arm]))

@@ -12,8 +12,10 @@ from scipy import stats
 
 from conformance.plan import RunPlan
 from conformance.result import Bars
+from conformance.served.by_law import law_findings
 from conformance.served.evidence import ServedEvidence
-from conformance.served.gather import Watch, replayed
+from conformance.served.laws import ServedLaws
+from conformance.served.order import Watch, replayed
 from conformance.served.plan import (
     EVERYWHERE,
     FREQUENT,
@@ -55,13 +57,19 @@ class Samples:
         return np.asarray(np.unique(begin, axis=0, return_inverse=True)[1]).reshape(-1, 1)
 
 
-def findings(plan: RunPlan, case: ServedCase, arms: Arms, complete: bool) -> Iterator[Finding]:
+def findings(
+    plan: RunPlan,
+    case: ServedCase,
+    arms: Arms,
+    complete: bool,
+    laws: ServedLaws | None = None,
+) -> Iterator[Finding]:
     """Every test of a sampled decoding; and for the gate, those of control against control.
 
     Where sampling was `stopped` early the bet alone may reject: it is the one that may be looked at
     whenever one likes.
     """
-    watch = replayed(plan, case, dict(arms))
+    watch = replayed(plan, case, dict(arms), laws)
     main = Samples(arms[SPECULATIVE], arms[CONTROL], arms[AGAIN])
     level = plan.level if complete else 0.0
     rng = _rng(plan, case, 0)
@@ -74,6 +82,8 @@ def findings(plan: RunPlan, case: ServedCase, arms: Arms, complete: bool) -> Ite
             yield f
     yield _bet(case, watch, GATE / GATE_TESTS, gate=True)
     yield _gated(_coincidences(arms[CONTROL], 0.0, "control"))
+    if watch.law is not None and laws is not None:
+        yield from law_findings(plan, case, arms, laws, watch.law, complete)
 
 
 def _rng(plan: RunPlan, case: ServedCase, what: int) -> np.random.Generator:

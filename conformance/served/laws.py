@@ -12,36 +12,40 @@ sent together in a random order, so that batches are as full as they are while s
 
 from __future__ import annotations
 
+import bisect
 import hashlib
 import json
-import math
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from conformance import columns, parquet
-from conformance.adapters.openai_logprobs import MOST, Top
+from conformance.adapters.openai_logprobs import ABOVE_ONE, IMPOSSIBLE, MOST, Top
+from conformance.asked import evidence_path
 from conformance.decoding import Decoding
-from conformance.errors import ConformanceError
+from conformance.errors import ConformanceError, EvidenceError
 from conformance.plan import RunPlan
 from conformance.served.nodes import WORTH, Node, Nodes
 from conformance.served.plan import ServedCase
 from conformance.served.server import TopAsk, TopSource
 
-Kind = TypeVar("Kind")
+LAWS = "laws"  # in the place of an arm, in the name of the file
 WALKS = 4  # whole answers asked of each prompt
 REPEATS = 3  # answers wanted at a prefix, on the way to a longer one or asked for it alone
 MOST_NODES = 512
 MOST_ROWS = 2**18
 PREFIX, IDS = columns.listed("prefix"), columns.listed("ids")
 LOGPROBS = columns.listed("logprobs", columns.FLOAT)
-SHAPE = parquet.Shape("served-laws", pa.schema([columns.whole("prompt"), PREFIX, IDS, LOGPROBS]))
+SHAPE = parquet.Shape(
+    "served-laws",
+    pa.schema([columns.whole("stage"), columns.whole("prompt"), PREFIX, IDS, LOGPROBS]),
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,8 +64,12 @@ class ServedLaws:
         Prompt and prefix of every place.
     tops : tuple of Top
         What was told there.
-    reason : str
-        Why there is no more of it; empty if there is.
+    stages : tuple of int
+        The stage of the run at which that was asked; never one before another.
+    reasons : tuple of str
+        Of every stage at which it was asked: why there is no more of it, or nothing.
+    case : str
+        Id of the case.
     """
 
     texts: tuple[str, ...]
@@ -69,13 +77,29 @@ class ServedLaws:
     processed: bool
     nodes: tuple[Node, ...] = ()
     tops: tuple[Top, ...] = ()
-    reason: str = ""
+    stages: tuple[int, ...] = ()
+    reasons: tuple[str, ...] = ()
+    case: str = ""
+
+    def at(self, stage: int) -> ServedLaws:
+        """As they were at a stage of the run."""
+        n = bisect.bisect_right(self.stages, stage)
+        return replace(
+            self,
+            nodes=self.nodes[:n],
+            tops=self.tops[:n],
+            stages=self.stages[:n],
+            reasons=self.reasons[:stage],
+        )
 
     @property
     def sha256(self) -> str:
         """Checksum of all of it."""
-        told = [[p, h, t.ids, t.logprobs] for (p, h), t in zip(self.nodes, self.tops, strict=True)]
-        whole = [self.texts, self.most, self.processed, self.reason, told]
+        told = [
+            [p, h, t.ids, t.logprobs, stage]
+            for (p, h), t, stage in zip(self.nodes, self.tops, self.stages, strict=True)
+        ]
+        whole = [self.texts, self.most, self.processed, self.reasons, self.case, told]
         return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
     def save(self, path: Path) -> None:
@@ -87,19 +111,23 @@ class ServedLaws:
             If it cannot be written.
         """
         told = [
+            columns.ints(np.array(self.stages, dtype=np.int64)),
             columns.ints(np.array([p for p, _ in self.nodes], dtype=np.int64)),
             pa.array([list(h) for _, h in self.nodes], type=PREFIX.type),
             pa.array([list(t.ids) for t in self.tops], type=IDS.type),
             pa.array([list(t.logprobs) for t in self.tops], type=LOGPROBS.type),
         ]
         meta = {
-            "texts": list(self.texts),
+            "case": self.case,
+            "arm": LAWS,
+            "begin": 0,
+            "texts": self.texts,
             "most": self.most,
             "processed": self.processed,
-            "reason": self.reason,
+            "reasons": self.reasons,
             "sha256": self.sha256,
         }
-        parquet.write_table(path, SHAPE, told, meta)
+        parquet.write_table(path, SHAPE, [told], meta)
 
 
 def load_laws(path: Path) -> ServedLaws:
@@ -110,58 +138,80 @@ def load_laws(path: Path) -> ServedLaws:
     EvidenceError
         If the file is missing, damaged, or its checksum is another's.
     """
-    return parquet.read_table(path, SHAPE, _kept, MOST_ROWS)
+    return parquet.read_table(path, SHAPE, _made, MOST_ROWS)
 
 
-def _kept(table: pa.Table, meta: parquet.Meta) -> ServedLaws:
-    prompt, prefix, ids, logprobs = (table[name].to_pylist() for name in SHAPE.schema.names)
-    kept = ServedLaws(
-        texts=tuple(_is(t, str) for t in _is(meta.get("texts"), list)),
+def _made(table: pa.Table, meta: parquet.Meta) -> ServedLaws:
+    stages, prompt, prefix, ids, logprobs = (table[n].to_pylist() for n in SHAPE.schema.names)
+    made = ServedLaws(
+        texts=_texts(meta.get("texts")),
         most=columns.count(meta, "most"),
-        processed=_is(meta.get("processed"), bool),
+        processed=meta.get("processed") is True,
         nodes=tuple((p, tuple(h)) for p, h in zip(prompt, prefix, strict=True)),
         tops=tuple(Top(tuple(i), tuple(x)) for i, x in zip(ids, logprobs, strict=True)),
-        reason=columns.words(meta, "reason"),
+        stages=tuple(stages),
+        reasons=_texts(meta.get("reasons")),
+        case=columns.words(meta, "case"),
     )
-    good = 0 < kept.most <= MOST and all(
-        len(t.ids) == len(t.logprobs)
-        and 0 < len(t.ids) <= kept.most
-        and all(math.isfinite(x) for x in t.logprobs)
-        and 0 <= p < len(kept.texts)
-        for (p, _), t in zip(kept.nodes, kept.tops, strict=True)
+    good = 0 < made.most <= MOST and all(
+        len(t.ids) == len(t.logprobs) == len(set(t.ids))
+        and 0 < len(t.ids) <= made.most
+        and all(IMPOSSIBLE <= x <= ABOVE_ONE for x in t.logprobs)
+        and 0 <= p < len(made.texts)
+        for (p, _), t in zip(made.nodes, made.tops, strict=True)
     )
-    if not good:
-        raise ValueError("its tokens, log-probabilities and prompts do not fit together")
-    if kept.sha256 != meta.get("sha256"):
+    if not good or list(made.stages) != sorted(made.stages):
+        raise ValueError("its tokens, log-probabilities, prompts and stages do not fit together")
+    if made.sha256 != meta.get("sha256"):
         raise ValueError("it is not what was written: its checksum is another")
-    return kept
+    return made
 
 
-def _is(value: object, kind: type[Kind]) -> Kind:
-    if type(value) is not kind:
-        raise ValueError(f"{value!r:.60} is no {kind.__name__}")
-    return value
+def _texts(said: object) -> tuple[str, ...]:
+    if not isinstance(said, list) or not all(isinstance(text, str) for text in said):
+        raise ValueError("its prompts or reasons are no texts")
+    return tuple(said)
 
 
-def laws_path(arm_path: Path) -> Path:
-    """Where they are kept, from where an arm is."""
-    name, _, kind = arm_path.name.rpartition(".")
-    stem, _, _ = name.rpartition(".")
-    return arm_path.with_name(f"{stem}.laws.{kind}")
+def kept_laws(plan: RunPlan, case: ServedCase, folder: Path) -> ServedLaws | None:
+    """What was told of a case up to this stage of the run; None if it was not asked yet.
 
-
-def matching(laws: ServedLaws, case: ServedCase) -> bool:
-    """Whether they were asked for this case."""
+    Raises
+    ------
+    EvidenceError
+        If it is another case's, or damaged.
+    """
+    path = evidence_path(folder, case, LAWS)
+    if not case.by_law or not os.path.lexists(path):
+        return None
+    kept = load_laws(path)
     assert case.met is not None
     assert case.aim is not None
-    return (laws.texts, laws.most, laws.processed) == (
-        case.texts,
-        case.met.logprobs,
-        case.aim.processed,
-    )
+    mine = (case.id, case.texts, case.met.logprobs, case.aim.processed)
+    if (kept.case, kept.texts, kept.most, kept.processed) != mine:
+        raise EvidenceError(f"{path} was gathered under another plan")
+    return kept.at(plan.stage)
 
 
 # --- asking ---------------------------------------------------------------------------------------
+
+
+def learnt(
+    plan: RunPlan, case: ServedCase, folder: Path, source: object, kept: ServedLaws | None
+) -> ServedLaws | None:
+    """What a case's control server tells, asked if this stage has not asked yet, and saved.
+
+    Raises
+    ------
+    EvidenceError
+        If it cannot be saved.
+    """
+    asked = kept is not None and len(kept.reasons) >= plan.stage
+    if asked or not case.by_law or not isinstance(source, TopSource):
+        return kept
+    told = ask_laws(plan, case, source, kept)
+    told.save(evidence_path(folder, case, LAWS))
+    return told
 
 
 def ask_laws(
@@ -202,11 +252,13 @@ class _Asking:
         self, plan: RunPlan, case: ServedCase, source: TopSource, kept: ServedLaws | None
     ) -> None:
         assert case.aim is not None
-        self.case, self.source = case, source
+        self.case, self.source, self.stage = case, source, plan.stage
         self.rng = np.random.default_rng([plan.seed, zlib.crc32(case.id.encode()), 7, plan.stage])
         self.decoding = case.decoding if case.aim.processed else Decoding()
         self.nodes: list[Node] = [] if kept is None else list(kept.nodes)
         self.tops: list[Top] = [] if kept is None else list(kept.tops)
+        self.stages: list[int] = [] if kept is None else list(kept.stages)
+        self.reasons = (() if kept is None else kept.reasons)[: plan.stage - 1]
 
     def laws(self, reason: str = "") -> ServedLaws:
         assert self.case.met is not None
@@ -217,7 +269,9 @@ class _Asking:
             self.case.aim.processed,
             tuple(self.nodes),
             tuple(self.tops),
-            reason,
+            tuple(self.stages),
+            (*self.reasons, *[""] * (self.stage - 1 - len(self.reasons)), reason),
+            self.case.id,
         )
 
     def walks(self) -> None:
@@ -262,6 +316,7 @@ class _Asking:
             for place, top in enumerate(answer.tops):
                 self.nodes.append((prompt, prefix + answer.tokens[:place]))
                 self.tops.append(top)
+                self.stages.append(self.stage)
 
 
 def _children(found: Nodes, here: Sequence[tuple[float, Node]]) -> Iterator[tuple[float, Node]]:

@@ -1,13 +1,19 @@
-"""The tree of outputs with the laws that a server tells, within the bounds they are known in.
+"""The tree of outputs with the laws that a server tells.
 
-A node is a prompt and the output so far. Its law is known in the middle of what repeats of the
-question told; how far it may be off is the largest distance, over all nodes and tokens, of a single
-answer from that middle, times `SAFETY`.
+A node is a prompt and the output so far. Its law is the mean of what repeats of the question told,
+within the bounds of `conformance.served.bounds`. Repeats differ: batches, kernels, low precision.
+How far is one number, the standard deviation of a single answer from the mean, over all nodes and
+tokens by their probability. `SAFETY` times as much is allowed wherever a law is held against
+tokens, because the server samples from another such law than those it told, and speculates from yet
+another; at the edge of a filter, `SAFETY` times the furthest that any answer was from the mean.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +21,7 @@ import numpy as np
 from conformance.adapters.openai_logprobs import Top
 from conformance.adapters.openai_styles import STYLES
 from conformance.decoding import Decoding, Dialect
-from conformance.served.bounds import LEAST_NOISE, Bounds, bounds
+from conformance.served.bounds import Bounds, bounds
 from conformance.served.plan import ServedCase
 from conformance.statistics.tables import MIN_EXPECTED, Floats, Ints
 
@@ -41,7 +47,9 @@ class Nodes:
     Attributes
     ----------
     noise : float
-        How far a log-probability may be off, in nats.
+        Allowed error of a log-probability of these laws, root mean square, in nats.
+    furthest : float
+        How far one may be off at most.
     laws : dict of Node to Bounds
         Where the law is known well enough.
     expected : dict of Node to float
@@ -59,25 +67,29 @@ class Nodes:
         repeats: dict[Node, list[Top]] = {}
         for node, top in zip(told.nodes, told.tops, strict=True):
             repeats.setdefault(node, []).append(top)
-        middles = {node: _middle(tops) for node, tops in repeats.items()}
-        furthest = max((m[2] for m in middles.values()), default=0.0)
-        self.noise = max(SAFETY * furthest, LEAST_NOISE)
+        means = {node: _mean(tops) for node, tops in repeats.items()}
+        self._edge = SAFETY * max((m.furthest for m in means.values()), default=0.0)
         self.laws: dict[Node, Bounds] = {}
         self.unknown: Counter[str] = Counter()
-        for node, (ids, logprobs, _, missing) in middles.items():
-            self._learn(node, ids, logprobs, missing)
+        for node, mean in means.items():
+            self._learn(node, mean)
+        # a temperature below 1 makes more of an error
+        warmth = self._decoding.temperature
+        self.noise = SAFETY * _spread(means.values()) / warmth
+        self.furthest = self._edge / warmth
         each = case.workload.requests / len(case.texts)
         self.expected = self._expected(len(case.texts), each)
 
-    def _learn(self, node: Node, ids: Ints, logprobs: Floats, missing: tuple[float, float]) -> None:
-        if not len(ids):
+    def _learn(self, node: Node, mean: _Mean) -> None:
+        if not len(mean.ids):
             self.unknown["repeats of the question have no token in common"] += 1
             return
-        law = bounds(ids, logprobs, self._decoding, self._dialect, self.noise, missing)
-        if isinstance(law, str):
-            self.unknown[law] += 1
-        elif law.width > WIDEST:
-            self.unknown[f"the law is known no better than to {WIDEST:g}"] += 1
+        law = bounds(
+            mean.ids, mean.logprobs, self._decoding, self._dialect, self._edge, mean.missing
+        )
+        if law.width > WIDEST:
+            few = f"{len(mean.ids)} tokens do not tell the law to a total variation of {WIDEST:g}"
+            self.unknown[few] += 1
         else:
             self.laws[node] = law
 
@@ -98,18 +110,53 @@ class Nodes:
         return out
 
 
-def _middle(tops: list[Top]) -> tuple[Ints, Floats, float, tuple[float, float]]:
-    """Tokens that every repeat has, most likely first; log-probabilities in the middle; how far the
-    furthest single one is from it; and the least and the most that all other tokens have together.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mean:
+    """What repeats of a question have in common.
+
+    Parameters
+    ----------
+    ids, logprobs : (K,)
+        Tokens that every one has, most likely first, and the means of their log-probabilities.
+    variance : (K,) float64 or None
+        Of a single log-probability; None for a question that was asked once.
+    furthest : float
+        The furthest that a single one is from its mean.
+    missing : (float, float)
+        The least and the most that all other tokens have together.
     """
+
+    ids: Ints
+    logprobs: Floats
+    variance: Floats | None
+    furthest: float
+    missing: tuple[float, float]
+
+
+def _mean(tops: list[Top]) -> _Mean:
     told = [dict(zip(t.ids, t.logprobs, strict=True)) for t in tops]
     common = [i for i in tops[0].ids if all(i in t for t in told)]
     x = np.array([[t[i] for i in common] for t in told]).reshape(len(told), len(common))
     if not common:
-        return np.zeros(0, np.int64), np.zeros(0), 0.0, (0.0, 1.0)
-    middle = (x.max(axis=0) + x.min(axis=0)) / 2
-    order = np.argsort(-middle, kind="stable")
-    furthest = float((x.max(axis=0) - x.min(axis=0)).max()) / 2
+        return _Mean(np.zeros(0, np.int64), np.zeros(0), None, 0.0, (0.0, 1.0))
+    mean = x.mean(axis=0)
+    order = np.argsort(-mean, kind="stable")
     mass = np.exp(x).sum(axis=1)
-    missing = (max(1 - float(mass.max()), 0.0), max(1 - float(mass.min()), 0.0))
-    return np.array(common, dtype=np.int64)[order], middle[order], furthest, missing
+    return _Mean(
+        np.array(common, dtype=np.int64)[order],
+        mean[order],
+        x.var(axis=0, ddof=1)[order] if len(x) > 1 else None,
+        float(np.abs(x - mean).max()),
+        (max(1 - float(mass.max()), 0.0), max(1 - float(mass.min()), 0.0)),
+    )
+
+
+def _spread(means: Iterable[_Mean]) -> float:
+    """Standard deviation of a single log-probability from its mean."""
+    total = weight = 0.0
+    for m in means:
+        if m.variance is not None:
+            p = np.exp(m.logprobs)
+            total += float(p @ m.variance)
+            weight += float(p.sum())
+    return math.sqrt(total / weight) if weight else 0.0

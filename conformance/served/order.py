@@ -10,7 +10,10 @@ import numpy as np
 
 from conformance.asked import arm_seeds
 from conformance.plan import RunPlan
+from conformance.served.bets import LawWatch
 from conformance.served.evidence import ServedEvidence
+from conformance.served.laws import ServedLaws
+from conformance.served.nodes import Nodes
 from conformance.served.plan import GATE, GATE_TESTS, ServedCase
 from conformance.served.server import AGAIN, ARMS, CONTROL, SPECULATIVE, Answer, Ask
 from conformance.statistics.paired import Pairs
@@ -51,10 +54,12 @@ class Watch:
     ----------
     level : float
         Of the first; the second has the gate's.
+    law : LawWatch, optional
+        The bets on the law that the control server tells.
     """
 
-    def __init__(self, level: float) -> None:
-        self.level = level
+    def __init__(self, level: float, law: LawWatch | None = None) -> None:
+        self.level, self.law = level, law
         self.apart, self.gate = Pairs(), Pairs()
         self._bets = (((SPECULATIVE, CONTROL), self.apart), ((CONTROL, AGAIN), self.gate))
         self._waiting: dict[tuple[int, int], deque[tuple[str, Answer]]] = {}
@@ -71,17 +76,27 @@ class Watch:
             _, other = waiting.popleft()
             x, y = (answer, other) if arm == arms[0] else (other, answer)
             pairs.add(prompt, x.symbols, y.symbols)
+        if self.law is not None:
+            self.law.add(arm, prompt, answer.symbols)
 
     def settled(self) -> bool:
         """Whether a bet was won."""
-        return self.apart.log_e >= -math.log(self.level) or self.gate.log_e >= -math.log(
-            GATE / GATE_TESTS
+        return (
+            self.apart.log_e >= -math.log(self.level)
+            or self.gate.log_e >= -math.log(GATE / GATE_TESTS)
+            or (self.law is not None and self.law.settled())
         )
 
 
-def replayed(plan: RunPlan, case: ServedCase, arms: dict[str, ServedEvidence]) -> Watch:
+def replayed(
+    plan: RunPlan,
+    case: ServedCase,
+    arms: dict[str, ServedEvidence],
+    laws: ServedLaws | None = None,
+) -> Watch:
     """The bets on evidence that is complete up to some request."""
-    watch = Watch(plan.level)
+    law = None if laws is None else LawWatch(Nodes(case, laws), plan.level)
+    watch = Watch(plan.level, law)
     arm_of, prompt_of = schedule(plan, case)
     place = dict.fromkeys(ARMS, 0)
     for a, p in zip(arm_of.tolist(), prompt_of.tolist(), strict=True):

@@ -38,6 +38,7 @@ GATE_TESTS = 5
 # Tests against the law that the control server tells, and the chance that a control arm which has
 # this law is said not to; what is lost then is these tests.
 BY = ", by log-probabilities"
+TOLD = "log-probabilities"  # the finding that says what was told
 LAW_GATE = 1e-2
 LAW_GATE_TESTS = 5
 # Exact scores lose a little power to their randomisation, and prompts at which the model has no
@@ -74,6 +75,11 @@ class ServedCase(Case):
     def unit(self) -> Unit:
         """What a symbol is."""
         return self.met.unit if self.met else "token"
+
+    @property
+    def by_law(self) -> bool:
+        """Whether the control server is asked for its law."""
+        return self.met is not None and self.met.logprobs > 0 and not self.decoding.greedy
 
     @property
     def width(self) -> int:
@@ -165,7 +171,7 @@ def served_tests(case: ServedCase, tokens: int) -> tuple[PlannedTest, ...]:
     tests = [PlannedTest("two-sample", s, "both") for s in (*scopes, EVERYWHERE, FREQUENT)]
     tests += [PlannedTest(t, EVERYWHERE, "both") for t in ("sharpening", "e-process")]
     tests.append(PlannedTest("coincidences", PREVIOUS, "speculative"))
-    return (*tests, *(_law_tests(case) if case.met and case.met.logprobs else ()))
+    return (*tests, *(_law_tests(case) if case.by_law else ()))
 
 
 def _law_tests(case: ServedCase) -> Iterator[PlannedTest]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from conformance.adapters import openai_logprobs as logprobs
 from conformance.adapters import openai_styles as styles
@@ -72,7 +72,7 @@ class TopAsk:
 
     text: str
     prefix: tuple[int, ...]
-    seed: int
+    seed: int | None
     tokens: int
 
 
@@ -84,6 +84,7 @@ class TopAnswer:
     tops: tuple[logprobs.Top, ...]
 
 
+@runtime_checkable
 class TopSource(Protocol):
     """A control server that tells its likeliest tokens, or what stands in for one."""
 
@@ -170,7 +171,7 @@ class Server:
         """
         if self.met.style != "llama":  # the others go on after token ids only
             unknown = {a.text for a in asks if a.prefix} - self._ids.keys()
-            first = [TopAsk(text, (), 0, 1) for text in sorted(unknown)]
+            first = [TopAsk(text, (), None, 1) for text in sorted(unknown)]
             self._tops(self.met, Decoding(), first)
         return self._tops(self.met, decoding, asks)
 
@@ -246,7 +247,7 @@ class Server:
         else:
             told = replace(met, logprobs=wanted or MOST_TOLD[met.style])
             try:
-                self._tops(told, Decoding(), [TopAsk(self.target.prompts[0], (), 0, 1)])
+                self._tops(told, Decoding(), [TopAsk(self.target.prompts[0], (), None, 1)])
             except (StatusError, BadAnswerError) as exc:
                 if isinstance(exc, StatusError) and exc.status not in REFUSALS:
                     raise

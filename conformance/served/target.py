@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conformance.adapters.openai_http import Limits, address
 from conformance.adapters.openai_logprobs import MOST
-from conformance.adapters.openai_styles import limits_of, number_of, switch_of
+from conformance.adapters.openai_styles import limits_of, number_of, same_server, switch_of
 from conformance.errors import PlanError, UnknownEngineError
 from conformance.resolve import split_options
 
@@ -127,7 +127,7 @@ def _made(
         raise UnknownEngineError("option processed must be yes or no, and yes needs logprobs")
     place = address(url, "url")
     other = place if control == OFF_SWITCH else address(control, "control")
-    if place == other and not switch:
+    if same_server(place, other) and not switch:
         raise UnknownEngineError("url and control are the same server: nothing would be compared")
     return Target(
         place,

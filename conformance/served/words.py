@@ -9,10 +9,19 @@ ENGINE = "served"
 MODEL = "the server's own model"
 CLAIM = "relative to plain sampling of the same server"
 RULED_OUT = f"{CLAIM}: "
+BY_LAW = "relative to the log-probabilities that the same server returns without speculation"
 BLIND = "what both arms do wrong is not seen"
 PASSED = (
     f"{CLAIM}, no departure was found, and one of the sizes stated would have been; the model's "
     f"own law is not known here, so {BLIND}"
+)
+PASSED_BY_LAW = (
+    f"{CLAIM}, and {BY_LAW}, no departure was found, and one of the sizes stated would have been; "
+    "what is wrong with those log-probabilities themselves is not seen"
+)
+MISMATCH = (
+    "plain sampling of the same server departs from the law of the log-probabilities that it "
+    "returns: one of the two is wrong, or they mean something else; they were not used"
 )
 
 

@@ -14,15 +14,23 @@ Which cells there are, and with what weights they are added, is decided before s
 many answers are *expected* at a place, and the middle of the bounds. So scores of places that
 follow from one another are independent as well. A place that fewer answers reached, or none, has
 scores that are all chance.
+
+A law may also be *noisy*: every log-probability off by an error of its own, of a given size (root
+mean square). All of them at once are not on the worst side, so bounds would be far too wide. Errors
+that do not depend on the answers give every score a mean that is not 0, and the sum of squares a
+noncentral law: mu^2 = I (1 + h) noise^2 for a cell with information I, whose odds are against
+tokens with errors of their own (h = sum q^2 of their shares q). This is what the statistics are
+held against. It is an approximation, where bounds are none: scores are not shifted quite so.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special, stats
+from scipy import optimize, special, stats
 
 from conformance.statistics.exact import SMALLEST_P, Fit
 from conformance.statistics.tables import MIN_EXPECTED, Floats, Ints, Table
@@ -63,6 +71,8 @@ class Banded:
         Variance of each count, given the cells before it.
     sharpening : (M,) float64
         Weights of the direction in which likely cells get likelier.
+    shift : (M,) float64
+        Mean square that noise may give each score.
     width : float
         How far apart two laws within the bounds may be, in total variation; mean over the answers.
     """
@@ -72,6 +82,7 @@ class Banded:
     highest: Floats
     information: Floats
     sharpening: Floats
+    shift: Floats
     width: float
 
     @property
@@ -81,19 +92,37 @@ class Banded:
 
     def chi_square(self) -> Fit:
         """Any departure; the p-value is at most uniform whatever the law within the bounds."""
-        df = len(self.lowest)
+        df, noise = len(self.lowest), float(self.shift.sum())
         total = float((self.nearest**2).sum())
-        p = float(stats.chi2.sf(total, df)) if df else 1.0
+        p = _tail(total, df, noise) if df else 1.0
         return Fit(total, df, max(p, SMALLEST_P))
+
+    def detectable(self, level: float, power: float) -> float | None:
+        """Smallest mean total variation from the law that `chi_square` catches with this
+        probability, wherever in its bounds the law is, and even where noise hides a part of it.
+        """
+        df, noise, n = len(self.lowest), float(self.shift.sum()), self.table.n
+        if not df or not n:
+            return None
+        critical = float(stats.chi2.isf(level, df))
+        while _tail(critical, df, noise) > level:
+            critical *= 1.002
+        high = critical + 10.0
+        while stats.ncx2.sf(critical, df, high) < power:
+            high *= 2
+        needed = optimize.brentq(
+            lambda x: float(stats.ncx2.sf(critical, df, x)) - power, 1e-9, high, xtol=1e-6
+        )
+        return (math.sqrt(needed) + math.sqrt(noise)) / (2 * math.sqrt(n)) + self.width
 
     def by_frequency(self) -> Fit:
         """Any departure, most attention to what is frequent; as that of the two-sample tree."""
-        return weighted_squares(self.nearest, self.information)
+        return weighted_squares(self.nearest, self.information, self.shift)
 
     def direction(self) -> Fit | None:
         """Sharper or flatter, two-sided; None without a cell that could tell."""
         w = self.sharpening
-        norm = float(np.sqrt((w**2).sum()))
+        norm = float(np.sqrt((w**2 * (1 + self.shift)).sum()))
         if norm == 0:
             return None
         low = float((w * np.where(w > 0, self.lowest, self.highest)).sum()) / norm
@@ -107,6 +136,7 @@ def banded(
     rng: np.random.Generator,
     min_expected: float = MIN_EXPECTED,
     most: int | None = None,
+    noise: float = 0.0,
 ) -> Banded:
     """Score rows of counts.
 
@@ -121,6 +151,8 @@ def banded(
         often takes in the row's smallest cell.
     most : int, optional
         Cells of a row, at most.
+    noise : float
+        Of each log-probability, root mean square, in nats.
     """
     parts = [_cells(row, min_expected, most) for row in rows]
     kept = [(row, p) for row, p in zip(rows, parts, strict=True) if len(p.cell)]
@@ -143,6 +175,7 @@ def banded(
         _score(table.count, n, _joined([p.least for _, p in kept]), v),
         information,
         np.sqrt(information) * _joined([p.contrast for _, p in kept]),
+        information * (1 + _joined([p.alike for _, p in kept])) * noise**2,
         float(sum(row.expected * p.width for row, p in kept)) / max(float(expected.sum()), 1e-300),
     )
 
@@ -158,6 +191,7 @@ class _Cells:
     least: Floats
     most: Floats
     contrast: Floats
+    alike: Floats  # sum of the squared shares of what comes later
     width: float
 
 
@@ -184,8 +218,14 @@ def _cells(row: Row, min_expected: float, most: int | None) -> _Cells:
         low / np.maximum(low + after_high, 1e-300),
         np.minimum(high / np.maximum(high + after_low, 1e-300), 1.0),
         log[:-1] - log_after / mass_after,
+        ((mass**2).sum() - np.cumsum(mass**2))[:-1] / mass_after**2,
         _width(row.low, row.high, cell),
     )
+
+
+def _tail(total: float, df: int, noise: float) -> float:
+    null = stats.ncx2(df, noise) if noise > 0 else stats.chi2(df)
+    return float(null.sf(total))
 
 
 def _width(low: Floats, high: Floats, cell: Ints) -> float:

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from conformance.acceptance import Acceptance, accepted_at
-from conformance.cause import Cause
-from conformance.decide import SEEN_AT_LEAST, cause_of
-from conformance.errors import EngineLoadError, NotSupportedError
+from conformance.cause import Cause, cause_of
+from conformance.decide import SEEN_AT_LEAST
+from conformance.errors import EngineLoadError, EvidenceError, NotSupportedError
 from conformance.gather import Progress, evidence_path
 from conformance.pictures import binned, counted
 from conformance.plan import RunPlan
@@ -47,9 +47,8 @@ def judge_verifiers(
             if progress:
                 progress(asked, ARM, rows)
 
-        gathered = gather_case(case, plan.seed, jobs, timeout, told, python)
-        gathered.evidence.save(evidence_path(folder, case, ARM))
-        yield decide(plan, gathered)
+        path = evidence_path(folder, case, ARM)
+        yield decide(plan, gather_case(case, plan.seed, jobs, timeout, told, python, path))
 
 
 def decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
@@ -72,6 +71,8 @@ def _failed(gathered: Gathered) -> CaseResult:
         verdict, how = Verdict.NOT_SUPPORTED, "the verifier refused"
     elif isinstance(error, EngineLoadError):
         how = "the verifier could not be loaded"
+    elif isinstance(error, EvidenceError):
+        how = "its evidence cannot be gone on from"
     elif type(error).__name__ == "BadAnswerError":
         how = "the verifier broke the contract"
     return CaseResult(

@@ -1,7 +1,8 @@
 """Gathering a verifier's evidence: chunks and edge cases through worker processes.
 
 A worker that raises, dies, hangs or talks nonsense ends the case as an ERROR; a law that the
-verifier refuses out loud is left out and listed.
+verifier refuses out loud is left out and listed. What has come is saved every few seconds, and what
+is on disk is not asked again.
 """
 
 from __future__ import annotations
@@ -9,21 +10,26 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from conformance import wire as engine_wire
 from conformance.builtin import builtin_verifier
 from conformance.contract import Capabilities, EngineCard
-from conformance.errors import ConformanceError, EngineFailure, NotSupportedError
+from conformance.errors import (
+    ConformanceError,
+    EngineFailure,
+    EvidenceError,
+    NotSupportedError,
+)
+from conformance.parts import Autosave
 from conformance.pool import Worker
-from conformance.reference import Ints
-from conformance.verifier import draws, edges, wire
+from conformance.verifier import draws, wire
+from conformance.verifier.book import Book, Job, jobs_of
 from conformance.verifier.contract import VerifierCapabilities
-from conformance.verifier.evidence import VerifierEvidence
+from conformance.verifier.evidence import LAW, Rows, VerifierEvidence
 from conformance.verifier.plan import VerifierCase
 
 Description = tuple[EngineCard, Capabilities] | tuple[EngineCard, VerifierCapabilities, bool]
@@ -100,53 +106,7 @@ def stand_in(name: str) -> Capabilities | VerifierCapabilities:
     return VerifierCapabilities() if builtin_verifier(name) else Capabilities()
 
 
-@dataclass(slots=True)
-class _Job:
-    """One message, what it is for, and the tokens it is to bring."""
-
-    kind: str
-    name: str
-    number: int
-    message: dict[str, Any]
-    shape: tuple[int, int]
-
-
-def _jobs(case: VerifierCase, run: int) -> Iterator[_Job]:
-    first: _Job | None = None
-    for name, rows in case.blocks:
-        spec = case.law(name).spec
-        width = (draws.tree_shape(spec)[0].size if case.claims.tree else spec.block) + 1
-        for chunk in draws.chunks(spec, rows, case.claims):
-            message = {
-                "op": "verify",
-                "run": run,
-                "law_seed": case.law_seed,
-                "chunk": asdict(chunk),
-            }
-            job = _Job("law", name, chunk.number, message, (chunk.rows, width))
-            first = first or job
-            yield job
-    for edge in edges.EDGES:
-        if edge.refused(case.claims, case.injects) is None:
-            shape = (edge.answers, edge.x.shape[1] + 1)
-            yield _Job("edge", edge.name, 0, {"op": "edge", "edge": edge.name}, shape)
-    if case.claims.reproducible and first is not None:
-        yield _Job("again", first.name, 0, first.message, first.shape)
-
-
 Told = Callable[[int], None]
-
-
-@dataclass(slots=True)
-class _Book:
-    """What has come in so far."""
-
-    tokens: dict[tuple[str, str, int], Ints] = field(default_factory=dict)
-    refused: dict[str, str] = field(default_factory=dict)
-    seconds: float = 0.0
-    error: ConformanceError | None = None
-    defect: BaseException | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 def gather_case(
@@ -156,6 +116,7 @@ def gather_case(
     timeout: float = 300.0,
     told: Told = lambda rows: None,
     python: str | None = None,
+    path: Path | None = None,
 ) -> Gathered:
     """Sample one case.
 
@@ -173,14 +134,28 @@ def gather_case(
         Told of the blocks of every chunk as it comes in.
     python : str, optional
         The Python to run the verifier with.
+    path : Path, optional
+        Where evidence is kept, as it comes; what is there already is not asked again, and a failure
+        stands. None: in memory alone.
+
+    Raises
+    ------
+    EvidenceError
+        If evidence cannot be written.
     """
-    waiting: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-    count = 0
-    for job in _jobs(case, run):
+    book = Book(case, run, path)
+    waiting: queue.SimpleQueue[Job] = queue.SimpleQueue()
+    try:
+        if before := book.failed_before():
+            return Gathered(case, *before)
+        todo = book.take_up(list(jobs_of(case, run)))
+    except EvidenceError as exc:
+        return Gathered(case, Book(case, run, None).evidence(), exc)
+    if kept := sum(len(r.tokens) for r in book.rows if r.kind == LAW):
+        told(kept)
+    for job in todo:
         waiting.put(job)
-        count += 1
-    book = _Book()
-    workers = [VerifierWorker(timeout, python) for _ in range(max(1, min(jobs, count)))]
+    workers = [VerifierWorker(timeout, python) for _ in range(min(max(1, jobs), len(todo)))]
 
     def serve(worker: VerifierWorker) -> None:
         try:
@@ -198,22 +173,23 @@ def gather_case(
             worker.close()
 
     threads = [threading.Thread(target=serve, args=(w,), daemon=True) for w in workers]
-    for thread in threads:
-        thread.start()
-    try:
+    with Autosave(book.save_parts):
         for thread in threads:
-            thread.join()
-    except BaseException:
-        book.error = EngineFailure("the run was interrupted")
-        for worker in workers:
-            worker.kill()
-        raise
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            book.error = EngineFailure("the run was interrupted")
+            for worker in workers:
+                worker.kill()
+            raise
     if book.defect is not None:
         raise book.defect
-    return Gathered(case, _evidence(case, run, book), book.error)
+    return Gathered(case, book.finish(), book.error)
 
 
-def _do(worker: VerifierWorker, job: _Job, book: _Book, told: Told) -> None:
+def _do(worker: VerifierWorker, job: Job, book: Book, told: Told) -> None:
     if job.name in book.refused:
         return
     try:
@@ -224,37 +200,10 @@ def _do(worker: VerifierWorker, job: _Job, book: _Book, told: Told) -> None:
         return
     tokens = wire.read_tokens(answer, *job.shape)
     with book.lock:
-        book.tokens[job.kind, job.name, job.number] = tokens
+        book.rows.append(Rows(job.kind, job.name, job.begin, tokens))
         book.seconds += wire.read_seconds(answer)
-        if job.kind == "law":
+        if job.kind == LAW:
             told(len(tokens))
-
-
-def _evidence(case: VerifierCase, run: int, book: _Book) -> VerifierEvidence:
-    tokens, batch = {}, {}
-    for name, rows in case.blocks:
-        if name in book.refused:
-            continue
-        cut = draws.chunks(case.law(name).spec, rows, case.claims)
-        parts = []
-        for chunk in cut:  # up to the first gap: later blocks would be taken for earlier ones
-            part = book.tokens.get(("law", name, chunk.number))
-            if part is None:
-                break
-            parts.append(part)
-        if parts:
-            tokens[name], batch[name] = np.concatenate(parts), cut[0].batch
-    again = [t for (kind, _, _), t in book.tokens.items() if kind == "again"]
-    return VerifierEvidence(
-        run=run,
-        law_seed=case.law_seed,
-        tokens=tokens,
-        batch=batch,
-        edges={n: t for (kind, n, _), t in book.tokens.items() if kind == "edge"},
-        again=again[0] if again else None,
-        refused=dict(book.refused),
-        seconds=book.seconds,
-    )
 
 
 def seconds_needed(

@@ -1,24 +1,34 @@
-"""Judging a case again from its evidence."""
+"""Judging a case again from its evidence, at one stage of its run.
+
+Evidence is that of the last stage to which the case came. It is cut where the stage to be judged
+ended: seeds, prompts and order are the same however far a run went on.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from conformance import decide as engines
-from conformance.errors import EvidenceError
-from conformance.evidence import Evidence, first_requests
-from conformance.gather import Gathered, arm_seeds, evidence_path, kept_evidence
+from conformance.arm import check_planned
+from conformance.errors import ConformanceError, EvidenceError
+from conformance.evidence import Evidence, first_requests, read_evidence
+from conformance.gather import Gathered, arm_seeds, evidence_path
+from conformance.parquet import Meta
+from conformance.parts import Parts, failure
 from conformance.plan import Case, RunPlan
 from conformance.result import CaseResult
 from conformance.served import decide as servers
-from conformance.served.evidence import ServedEvidence, load_served
+from conformance.served.evidence import first_answers, read_served
 from conformance.served.gather import Gathered as ServedGathered
 from conformance.served.gather import replayed, schedule
 from conformance.served.plan import ServedCase
-from conformance.served.server import ARMS
+from conformance.served.server import ARMS, SPECULATIVE
 from conformance.verifier import decide as verifiers
 from conformance.verifier.evidence import load_verifier_evidence
 from conformance.verifier.gather import Gathered as VerifierGathered
@@ -26,10 +36,35 @@ from conformance.verifier.judge import ARM
 from conformance.verifier.plan import VerifierCase
 from conformance.watch import Watch
 
+Found = TypeVar("Found")
+# What a row takes on disk is more than a byte: seeds and digests of questions do not compress.
+ROWS_ANYWAY = 10_000
 
-def judge_again(
-    plan: RunPlan, case: Case, folder: Path, last: tuple[RunPlan, Case] | None = None
-) -> CaseResult:
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A case as its evidence gives it.
+
+    Parameters
+    ----------
+    result : CaseResult
+        Verdict, findings and all that is reported of them.
+    word : bool
+        Whether it rests on a failure, or a refusal, of the engine, which no evidence can show.
+    beyond : bool
+        Whether there are answers that this stage did not ask for.
+    counted_whole : bool
+        Whether drafted tokens are known for all of these answers together alone, so that what was
+        known of them at this stage is not.
+    """
+
+    result: CaseResult
+    word: bool = False
+    beyond: bool = False
+    counted_whole: bool = False
+
+
+def judge_again(plan: RunPlan, case: Case, folder: Path, most: int) -> Judged:
     """The verdict that a case's evidence gives, without the engine.
 
     Parameters
@@ -40,52 +75,83 @@ def judge_again(
         One of its cases, with a workload.
     folder : Path
         The bundle.
-    last : (RunPlan, Case), optional
-        The same at the stage up to which evidence was gathered, if that is a later one; answers
-        that came after the stage to be judged are then left out.
+    most : int
+        Requests an arm that a later stage asked for; none that is fewer than this stage's counts.
 
     Raises
     ------
     EvidenceError
         If evidence is missing, damaged, incomplete without a reason, or another case's.
     """
-    if isinstance(case, VerifierCase):  # never added to
-        evidence = load_verifier_evidence(evidence_path(folder, case, ARM))
-        if (evidence.run, evidence.law_seed) != (plan.seed, case.law_seed):
-            raise EvidenceError("the evidence was drawn with other seeds than the run's")
-        return verifiers.decide(plan, VerifierGathered(case, evidence))
+    if isinstance(case, VerifierCase):
+        return _verifier(plan, case, folder)
     if isinstance(case, ServedCase):
-        return _served(plan, case, folder, last or (plan, case))
-    arms = {}
+        return _served(plan, case, folder, most)
+    return _engine(plan, case, folder, most)
+
+
+def files_of(folder: Path, case: Case) -> dict[str, tuple[Path, Path]]:
+    """Where the evidence of each arm may be: of one that ended, and of one that failed."""
+    arms = (ARM,) if isinstance(case, VerifierCase) else case.sampled_arms
+    paths = {arm: evidence_path(folder, case, arm) for arm in arms}
+    return {arm: (path, Parts(path).failed) for arm, path in paths.items()}
+
+
+# --- what is on disk ------------------------------------------------------------------------------
+
+
+def _read(
+    folder: Path,
+    case: Case,
+    most: dict[str, int],
+    read: Callable[[Path, int], tuple[Found, Meta]],
+) -> tuple[dict[str, Found], ConformanceError | None]:
+    """The evidence of every arm, and the failure that it ended with, if it did."""
+    arms: dict[str, Found] = {}
+    error: ConformanceError | None = None
+    where = files_of(folder, case)
+    failed = [os.path.lexists(partial) for _, partial in where.values()]
+    for arm, (whole, partial) in where.items():
+        path, other = (partial, whole) if any(failed) else (whole, partial)
+        if os.path.lexists(other):
+            raise EvidenceError(f"there is evidence of an end and of a failure ({other.name})")
+        if not os.path.lexists(path):
+            raise EvidenceError(f"the evidence of the {arm} arm is missing ({path.name})")
+        arms[arm], meta = read(path, min(most[arm], max(ROWS_ANYWAY, path.lstat().st_size)))
+        if any(failed):
+            error, _ = failure(meta, path)
+    return arms, error
+
+
+# --- engines --------------------------------------------------------------------------------------
+
+
+def _engine(plan: RunPlan, case: Case, folder: Path, most: int) -> Judged:
+    planned = {}
     for arm in case.sampled_arms:
-        found = _arm(*(last or (plan, case)), arm, folder)
         workload = case.asked(arm).workload
         assert workload is not None
-        arms[arm] = first_requests(replace(found, planned=workload.requests), workload.requests)
-    return _engine(plan, case, arms)
+        planned[arm] = workload.requests
+    asked = {arm: max(n, most) if arm in case.arms else n for arm, n in planned.items()}
+    found, error = _read(folder, case, asked, read_evidence)
+    arms = {}
+    for arm, whole in found.items():
+        mine, path = case.asked(arm), evidence_path(folder, case, arm)
+        cut = replace(first_requests(whole, planned[arm]), planned=planned[arm])
+        check_planned(mine, arm, arm_seeds(plan, mine, arm), path, cut)
+        _check_told(arm, cut)
+        arms[arm] = cut
+    missing = {arm: e.planned - len(e.tokens) for arm, e in arms.items()}
+    beyond = any(len(e.tokens) > planned[arm] for arm, e in found.items())
+    if not any(missing.values()):
+        return Judged(engines.decide(plan, Gathered(case, arms)), beyond=beyond)
+    _check_ends(beyond, missing, error, settled=_settled(plan, case, arms))
+    detail = "" if error is None else error.detail
+    result = engines.decide(plan, Gathered(case, arms, error, detail, stopped=error is None))
+    return Judged(result, word=error is not None)
 
 
-def _arm(plan: RunPlan, case: Case, arm: str, folder: Path) -> Evidence:
-    asked = case.asked(arm)
-    path = evidence_path(folder, case, arm)
-    found = kept_evidence(asked, arm_seeds(plan, asked, arm), path)
-    if found is None:
-        raise EvidenceError(f"the evidence of the {arm} arm is missing ({path.name})")
-    return found
-
-
-def _engine(plan: RunPlan, case: Case, arms: dict[str, Evidence]) -> CaseResult:
-    short = {arm: e for arm, e in arms.items() if len(e.tokens) < e.planned}
-    if short and not _stopped(plan, case, arms):
-        missing = ", ".join(
-            f"{e.planned - len(e.tokens):,} of {e.planned:,} requests of the {arm} arm"
-            for arm, e in short.items()
-        )
-        raise EvidenceError(f"requests have no answer ({missing}), and nothing shows why")
-    return engines.decide(plan, Gathered(case, arms, stopped=bool(short)))
-
-
-def _stopped(plan: RunPlan, case: Case, arms: dict[str, Evidence]) -> bool:
+def _settled(plan: RunPlan, case: Case, arms: dict[str, Evidence]) -> bool:
     """Whether the bets on this evidence allowed to stop there."""
     watch = Watch(plan, case)
     for arm in case.arms:
@@ -93,42 +159,79 @@ def _stopped(plan: RunPlan, case: Case, arms: dict[str, Evidence]) -> bool:
     return watch.settled()
 
 
-def _served(
-    plan: RunPlan, case: ServedCase, folder: Path, last: tuple[RunPlan, Case]
-) -> CaseResult:
-    """A server's case: its arms were asked in one order, and are cut where the stage ended."""
-    last_plan, asked = last
-    assert isinstance(asked, ServedCase)
+def _check_ends(
+    beyond: bool, missing: dict[str, int], error: ConformanceError | None, settled: bool
+) -> None:
+    """May sampling have ended where the answers end?"""
+    if settled and error is not None:
+        raise EvidenceError(
+            "it is said to have failed, but its answers before had already shown a departure"
+        )
+    if beyond or not (settled or error is not None):
+        short = ", ".join(f"{n:,} of the {arm} arm" for arm, n in missing.items() if n)
+        raise EvidenceError(f"requests have no answer ({short}), and nothing shows why")
+
+
+def _check_told(arm: str, e: Evidence) -> None:
+    """What is told of blocks must account for the tokens, as when the engine answered."""
+    n, width = e.tokens.shape
+    if n == 0:
+        return
+    if arm != SPECULATIVE and (e.rounds is not None or e.counts is not None):
+        raise EvidenceError(f"blocks are told of the {arm} arm, which does not speculate")
+    if e.rounds is None:
+        return
+    request, emitted = e.rounds[:, 0], e.rounds[:, 2] + 1
+    each = np.bincount(request, minlength=n)
+    total = np.bincount(request, emitted, minlength=n)
+    last = np.zeros(n)
+    last[request] = emitted  # of a request's blocks the last one stays
+    if not ((each > 0) & (total >= width) & (total - last < width)).all():
+        raise EvidenceError(f"the blocks told of the {arm} arm do not account for its tokens")
+
+
+# --- servers --------------------------------------------------------------------------------------
+
+
+def _served(plan: RunPlan, case: ServedCase, folder: Path, most: int) -> Judged:
+    """The arms were asked in one order, and end together."""
     assert case.workload is not None
-    arm_of, prompt_of = schedule(last_plan, asked)
-    arms = {arm: load_served(evidence_path(folder, case, arm)) for arm in ARMS}
+    planned = case.workload.requests
+    asked = dict.fromkeys(ARMS, max(planned, most))
+    found, error = _read(folder, case, asked, read_served)
+    arms = {arm: replace(first_answers(e, planned), planned=planned) for arm, e in found.items()}
+    arm_of, prompt_of = schedule(plan, case)
     done = sum(len(e.symbols) for e in arms.values())
     for k, (arm, e) in enumerate(arms.items()):
         n = len(e.symbols)
-        for what, found, planned in (
+        for what, said, wanted in (
+            ("case", e.case, case.id),
+            ("arm", e.arm, arm),
             ("requests", n, int((arm_of[:done] == k).sum())),
-            ("seeds", e.seeds, arm_seeds(last_plan, asked, arm)[:n]),
+            ("seeds", e.seeds, arm_seeds(plan, case, arm)[:n]),
             ("prompts", e.prompt, prompt_of[arm_of == k][:n]),
-            ("texts", e.texts, asked.texts),
-            ("unit", e.unit, asked.unit),
-            ("width", e.symbols.shape[1], asked.width),
+            ("texts", e.texts, case.texts),
+            ("unit", e.unit, case.unit),
+            ("width", e.symbols.shape[1], case.width),
         ):
-            if not np.array_equal(np.asarray(found), np.asarray(planned)):
+            if not np.array_equal(np.asarray(said), np.asarray(wanted)):
                 raise EvidenceError(f"the {what} of the {arm} arm are not those planned")
-    most = case.workload.requests
-    arms = {arm: _first(e, most) for arm, e in arms.items()}
-    early = any(len(e.symbols) < most for e in arms.values())
-    if early and not replayed(plan, case, arms).settled():
-        raise EvidenceError("requests have no answer, and nothing shows why")
-    return servers.decide(plan, ServedGathered(case, arms, stopped=early))
+    missing = {arm: planned - len(e.symbols) for arm, e in arms.items()}
+    beyond = any(len(e.symbols) > planned for e in found.values())
+    if not any(missing.values()):
+        whole = beyond and arms[SPECULATIVE].counts is None
+        return Judged(servers.decide(plan, ServedGathered(case, arms)), False, beyond, whole)
+    greedy = case.decoding.greedy
+    _check_ends(beyond, missing, error, settled=not greedy and replayed(plan, case, arms).settled())
+    result = servers.decide(plan, ServedGathered(case, arms, error, stopped=error is None))
+    return Judged(result, word=error is not None)
 
 
-def _first(evidence: ServedEvidence, n: int) -> ServedEvidence:
-    return replace(
-        evidence,
-        symbols=evidence.symbols[:n],
-        prompt=evidence.prompt[:n],
-        seeds=evidence.seeds[:n],
-        counts=None if evidence.counts is None else evidence.counts[:n],
-        planned=n,
-    )
+# --- verifiers ------------------------------------------------------------------------------------
+
+
+def _verifier(plan: RunPlan, case: VerifierCase, folder: Path) -> Judged:
+    evidence = load_verifier_evidence(evidence_path(folder, case, ARM))
+    if (evidence.run, evidence.law_seed) != (plan.seed, case.law_seed):
+        raise EvidenceError("the evidence was drawn with other seeds than the run's")
+    return Judged(verifiers.decide(plan, VerifierGathered(case, evidence)))

@@ -36,15 +36,43 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """All lines, and the SHA-256 of the manifest, which names the bundle; None without one."""
+    """What came of a bundle.
+
+    Parameters
+    ----------
+    checks : tuple of Check
+        All lines.
+    sha256 : str or None
+        Of the manifest, which names the bundle; None without one.
+    verdict : str or None
+        The run's, as its report says; None without a report. Untrusted where anything differs.
+    cases : int
+        Cases in the report.
+    untested : tuple of str
+        Cases that ended without a verdict on the evidence: refused, or failed. They rest on
+        somebody's word, and are no pass.
+    """
 
     checks: tuple[Check, ...]
     sha256: str | None
+    verdict: str | None = None
+    cases: int = 0
+    untested: tuple[str, ...] = ()
 
     @property
     def agrees(self) -> bool:
         """Whether nothing differs."""
         return not any(c.status is Status.DIFFERS for c in self.checks)
+
+
+# What no bundle can show, however it is verified.
+LIMITS = (
+    "that the tokens came from the engine named: tokens that were made up to fit the law look the "
+    "same",
+    "who answered, in which version, and what it claimed: what is not claimed is not tested",
+    "that there was no other run: a tester may repeat one with other seeds, and show the best",
+    "when anything happened: whether expected failures were declared before the run, and its times",
+)
 
 
 def agrees(what: str, detail: str) -> Check:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from conformance.errors import ReportError
 from conformance.reports.bundle import FILES
@@ -120,7 +120,7 @@ def _beside(folder: Path, files: set[str], there: _There) -> Iterator[Check]:
         yield differs("files", f"not listed: {listed(extra)}")
     if odd := sorted(n for n in there.neither if n not in files):
         yield differs("files", f"neither file nor folder: {listed(odd)}")
-    known = {"/".join(parts[:i]) for n in files for parts in [n.split("/")] for i in range(len(parts))}
+    known = {parent.as_posix() for name in files for parent in PurePosixPath(name).parents}
     if empty := sorted(n for n in there.folders - known if n not in files):
         yield differs("files", f"folders in which nothing is listed: {listed(empty)}")
     if there.too_many:

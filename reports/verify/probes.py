@@ -7,6 +7,7 @@ rounding. Nothing of them is loaded before its size and its other files are the 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,22 +17,28 @@ from safetensors.numpy import load_file
 
 from conformance.errors import ConformanceError
 from conformance.probes import load_probe
-from conformance.reports.manifest import of_file
+from conformance.recipes import RECIPES
+from conformance.reports.manifest import is_half, of_file
 from conformance.reports.model import Report
-from conformance.reports.stages import PROBES, RunFile
+from conformance.reports.stages import PROBES
 from conformance.reports.verify.check import Check, agrees, differs
 
 WEIGHTS = "model.safetensors"
 ROUNDING = 1e-5  # of a weight, relative to the largest of its matrix
 
 
-def check_probes(folder: Path, run: RunFile, report: Report) -> Iterator[Check]:
-    """Compare every probe that the report names."""
-    del run
-    for probe in report.probes:
-        what = f"probe {probe.name}"
+def check_probes(folder: Path, report: Report) -> Iterator[Check]:
+    """Compare every probe that the report names, or that is there."""
+    told = {probe.name: probe.sha256 for probe in report.probes}
+    place = folder / PROBES
+    there = [n for n in os.listdir(place) if not is_half(n)] if place.is_dir() else []
+    for name in dict.fromkeys((*told, *sorted(there))):
+        what = f"probe {name}"
+        if name not in told or name not in RECIPES:
+            yield differs(what, "the report does not name it, or there is none of this name")
+            continue
         try:
-            problem, detail = _compared(folder / PROBES / probe.name, probe.name, probe.sha256)
+            problem, detail = _compared(place / name, name, told[name])
         except ConformanceError as exc:
             problem, detail = str(exc), ""
         yield differs(what, problem) if problem else agrees(what, detail)
@@ -66,7 +73,8 @@ def _distance(one: Path, other: Path) -> float:
         found, own = load_file(one), load_file(other)
     except (OSError, ValueError, SafetensorError):
         return np.inf
-    if {n: w.shape for n, w in found.items()} != {n: w.shape for n, w in own.items()}:
+    sizes = [{n: (w.shape, w.dtype) for n, w in x.items()} for x in (found, own)]
+    if sizes[0] != sizes[1]:
         return np.inf
     if not all(np.isfinite(w).all() for w in found.values()):
         return np.inf

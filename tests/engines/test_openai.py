@@ -70,6 +70,9 @@ def test_the_module_is_light():
         ({"control": "off-switch", "switch": "a//b=1"}, "PATH=VALUE"),
         ({"url": "localhost"}, "option url"),
         ({"url": "http://a/v1", "control": "b"}, "option control"),
+        ({"url": "http://a/v1", "control": "http://a/v1"}, "the same server"),
+        ({"url": "http://a/v1", "control": "http://A:80/v1/"}, "the same server"),
+        ({"url": "https://a:443/v1", "control": "https://a./v1"}, "the same server"),
     ],
 )
 def test_options_that_mean_nothing(options, said):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -84,6 +85,42 @@ def test_what_is_unknown_lists_what_is_known(named):
         adapter.create(**named)
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ({"gpu_layers": "-1"}, "gpu_layers must be all or a whole number"),
+        ({"gpu_layers": "1000"}, "gpu_layers must be"),
+        ({"gpu_layers": "some"}, "gpu_layers must be"),
+        ({"cache": "q8_0"}, "no cache 'q8_0'; there are float32, float16, bfloat16"),
+        ({"threads": "0"}, "threads must be"),
+    ],
+)
+def test_options_that_mean_nothing(option, said):
+    with pytest.raises(UnknownEngineError, match=said):
+        adapter.create(**option)
+
+
+def test_less_than_single_precision_is_declared():
+    assert adapter.create().capabilities.precision == "float32"
+    assert adapter.create().capabilities.processes is None
+    assert adapter.create(cache="float16").capabilities.precision == "lower"
+    on_gpu = adapter.create(gpu_layers="all").capabilities
+    assert (on_gpu.precision, on_gpu.processes) == ("lower", 1)
+
+
+def test_layers_for_a_gpu_that_is_not_there_are_refused(monkeypatch, probe_cache):
+    """The engine would say nothing and compute them on the CPU."""
+    kinds = ["GGML_BACKEND_DEVICE_TYPE_CPU: 0"]
+    devices = [{"type": f"<ggml_backend_dev_type.{kind}>"} for kind in kinds]
+    library = types.SimpleNamespace(get_device_info=lambda: devices)
+    monkeypatch.setitem(sys.modules, "xllamacpp", library)
+    with pytest.raises(EngineLoadError, match="sees no GPU here, only CPU"):
+        adapter.create(gpu_layers="2").load(load_probe("mid", probe_cache).pair)
+    adapter.create(gpu_layers="0")._check_device(library)
+    devices.append({"type": "<ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_GPU: 1>"})
+    adapter.create(gpu_layers="2")._check_device(library)
+
+
 def test_only_what_drafts_with_a_model_needs_one(probe_cache):
     pair = dataclasses.replace(load_probe("mid", probe_cache).pair, draft=None)
     with pytest.raises(EngineLoadError, match="draft"):
@@ -135,6 +172,20 @@ def test_a_model_that_is_no_plain_llama_is_refused(tmp_path, probe_cache):
     assert not list((tmp_path / "cache").iterdir())  # nothing half written is left
 
 
+def test_the_rotary_base_is_read_wherever_it_stands_and_never_scaled():
+    assert gguf_probe._rope_base({"rope_theta": 5e5}) == 5e5
+    told = {"rope_theta": 1e4, "rope_type": "default"}
+    assert gguf_probe._rope_base({"rope_parameters": told}) == 1e4
+    for config in (
+        {"rope_theta": 1e4, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
+        {"rope_parameters": told | {"rope_type": "linear", "factor": 2.0}},
+    ):
+        with pytest.raises(ValueError, match="is scaled"):
+            gguf_probe._rope_base(config)
+    with pytest.raises(ValueError, match="no rope_theta"):
+        gguf_probe._rope_base({})
+
+
 def test_other_number_types_are_refused(tmp_path, probe_cache):
     source = load_probe("mid", probe_cache).pair.target
     (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
@@ -176,6 +227,36 @@ def run(probe_cache):
 
     yield ask
     made.close()
+
+
+def law_of_greedy(probe, prompt, tokens):
+    """How far each token is below the largest logit, in nats. [T]"""
+    rows = np.array([[*prompt, *tokens[:-1]]])
+    logits = probe.target.logits(rows)[0, len(prompt) - 1 :]
+    return logits.max(axis=1) - np.take_along_axis(logits, np.array(tokens)[:, None], 1)[:, 0]
+
+
+def test_the_type_of_the_cache_reaches_the_engine(run, probe_cache):
+    """Greedy tokens of a float16 cache differ from those of a float32 cache somewhere, at a near
+    tie.
+    """
+    probe = load_probe("mid", probe_cache)
+    asked = requests(prompts(60, 32), GREEDY, new=32)
+    exact = run("xllamacpp", "mid", asked)
+    other = run("xllamacpp,cache=float16,threads=2", "mid", asked)
+    assert any(a["tokens"] != b["tokens"] for a, b in zip(exact, other, strict=True))
+    for r, a in zip(asked, exact, strict=True):
+        assert law_of_greedy(probe, r.prompt, a["tokens"]).max() < 1e-3
+    for r, a in zip(asked, other, strict=True):
+        assert law_of_greedy(probe, r.prompt, a["tokens"]).max() < 0.2
+
+
+def test_a_gpu_is_refused_where_there_is_none(run):
+    asked = requests(prompts(1, 32), GREEDY)
+    outcome = run("xllamacpp,gpu_layers=all", "mid", asked, raw=True)
+    if outcome.error is None:
+        pytest.skip("there is a GPU here")
+    assert "sees no GPU" in str(outcome.error)
 
 
 def names():

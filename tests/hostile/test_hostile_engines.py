@@ -219,7 +219,7 @@ def test_answers_before_a_failure_are_kept_and_never_taken_for_the_whole(
     (arm,) = (a for a in result.arms if a.arm == "speculative")
     assert (arm.requests, arm.planned) == (4, 16)
     whole = evidence_path(tmp_path, result.case, "speculative")
-    assert whole.with_suffix(".partial.npz").exists()
+    assert whole.with_suffix(".partial.parquet").exists()
     assert not whole.exists()
 
 

@@ -75,6 +75,9 @@ def test_the_picture_needs_nothing_else_and_has_a_title(report: Report) -> None:
     ]
     (x0, w0), (x1, w1) = places
     assert 0 < x0 < x0 + w0 < middle < x1 < x1 + w1 < int(root.get("width", "0"))
+    # and is given about the room that its letters take at 11 pixels
+    assert 5.5 < w0 / len("speculative decoding") < 8
+    assert 5.5 < w1 / len("NOT EXACT, 2 of 7") < 8
 
 
 def _luminance(colour: str) -> float:

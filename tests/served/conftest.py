@@ -5,4 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parent.parent / "engines"))
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parent.parent / "engines")]
+
+from imitated import pair, prompts, start
+
+__all__ = ["pair", "prompts", "start"]

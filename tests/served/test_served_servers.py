@@ -7,9 +7,9 @@ import random
 import time
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from http_servers import Imitation, Server
+from http_servers import Server
+from imitated import SAMPLING, Plain, judged, name
 
 from conformance.adapters import openai_http as transport
 from conformance.decoding import Decoding
@@ -20,7 +20,7 @@ from conformance.reports.build import build_report, case_model
 from conformance.reports.html import render_html
 from conformance.reports.junit import render_junit
 from conformance.reports.markdown import render_markdown
-from conformance.runner import Settings, judge_cases, prepare
+from conformance.runner import Settings, prepare
 from conformance.served.decide import judge_again
 from conformance.served.evidence import first_answers, load_served
 from conformance.served.server import ARMS
@@ -32,81 +32,6 @@ pytestmark = pytest.mark.skipif(
     not any(__import__("importlib").util.find_spec(n) for n in transport.LIBRARIES),
     reason="no HTTP library is installed",
 )
-SAMPLING = Decoding()
-
-
-class Plain(Imitation):
-    """A server whose every token is drawn from an uneven law of three, by the seed; token 2 ends.
-
-    `sharp` is what makes another law of it, `forget` keeps so many seeds apart, `sticky` is how
-    often the last answer to the prompt is given again.
-    """
-
-    def __init__(self, owner="vllm", drafts=False, change=None, sharp=1.0, forget=0, sticky=0.0):
-        super().__init__(owner, drafts, change, size=3)
-        self.sharp, self.forget, self.sticky, self.last = sharp, forget, sticky, {}
-
-    def _tokens(self, count, seed):
-        with self.lock:
-            self.drafted += 64 if self.drafts else 0
-        if seed is None:  # greedy
-            return [0] * count
-        rng = random.Random(seed % self.forget if self.forget else seed)
-        weights = [0.5**self.sharp, 0.35**self.sharp, 0.15**self.sharp]
-        tokens = []
-        while len(tokens) < count and 2 not in tokens:
-            tokens += rng.choices(range(3), weights)
-        return tokens
-
-    def _openai(self, body):
-        if random.random() < self.sticky and body["prompt"] in self.last:
-            return self.last[body["prompt"]]
-        answer = self.last[body["prompt"]] = super()._openai(body)
-        choice = answer["choices"][0]
-        if "2" in choice["text"]:
-            choice["finish_reason"] = "stop"
-        return answer
-
-    def _sglang(self, body):
-        return super()._sglang(body | {"input_ids": body["text"].split()})
-
-
-@pytest.fixture
-def start(monkeypatch):
-    monkeypatch.setattr(transport, "FIRST_WAIT", 0.01)
-    servers = []
-
-    def begin(answer):
-        servers.append(Server(answer))
-        return servers[-1]
-
-    yield begin
-    for server in servers:
-        server.close()
-
-
-@pytest.fixture
-def prompts(tmp_path):
-    path = tmp_path / "prompts.txt"
-    path.write_text("one two\n\nthree four\none two\n" + "".join(f"p {i} q\n" for i in range(14)))
-    return path
-
-
-@pytest.fixture
-def pair(tmp_path):
-    path = tmp_path / "pair.txt"
-    path.write_text("one two\nthree four\n")
-    return path
-
-
-def name(spec, control, prompts, **options):
-    more = "".join(f",{k}={v}" for k, v in options.items())
-    return f"served,url={spec.url},control={control.url},prompts={prompts}{more}"
-
-
-def judged(folder, *names, decodings=(SAMPLING,), profile="smoke", **settings):
-    asked = prepare(Settings(names, decodings, profile=profile, **settings))
-    return asked, list(judge_cases(asked, folder, jobs=1))
 
 
 def first_asks(server):
@@ -312,6 +237,7 @@ def test_the_protocol_of_text_alone_has_no_top_k(start, pair, tmp_path):
         ("served:method", "no methods"),
         ("served,url=http://a/v1", "needs a server"),
         ("served,url=http://a/v1,control=http://a/v1", "the same server"),
+        ("served,url=http://a/v1,control=http://A:80/v1/", "the same server"),
         ("served,url=http://a/v1,control=off-switch", "goes with switch"),
         ("served,url=ftp://a,control=http://b/v1", "option url"),
         ("served,url=http://a/v1,control=http://b/v1,tokens=0", "option tokens"),

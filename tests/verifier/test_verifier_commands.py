@@ -41,7 +41,7 @@ def test_run_leaves_a_bundle(tmp_path: Path) -> None:
     assert report.settings.delta == VERIFIER_PROFILES["smoke"].delta
     assert report.probes == []
     assert report.settings.tests == sum(1 for c in report.cases for f in c.findings if f.level > 0)
-    (evidence,) = (tmp_path / "evidence").glob("reference*.npz")
+    (evidence,) = (tmp_path / "evidence").glob("reference*.parquet")
     assert load_verifier_evidence(evidence).sha256 == by_engine["reference:verifier"].arms[0].sha256
     for name in ("report.html", "report.md", "junit.xml"):
         assert "reference:verifier" in (tmp_path / name).read_text(encoding="utf-8")

@@ -147,7 +147,7 @@ def test_evidence_survives_the_disk(tmp_path: Path) -> None:
     (case,) = plan.cases
     assert isinstance(case, VerifierCase)
     evidence = gather_case(case, 0).evidence
-    path = tmp_path / "evidence.npz"
+    path = tmp_path / "evidence.parquet"
     evidence.save(path)
     back = load_verifier_evidence(path)
     assert back.sha256 == evidence.sha256

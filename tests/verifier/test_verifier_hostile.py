@@ -13,6 +13,7 @@ from conformance.errors import BadAnswerError, EngineFailure, EngineLoadError
 from conformance.result import CaseResult
 from conformance.verdict import Verdict
 from conformance.verifier import gather, wire
+from conformance.verifier.book import Book, jobs_of
 from conformance.verifier.contract import Verifier
 from conformance.verifier.decide import decide
 from conformance.verifier.gather import Gathered, describe, gather_case
@@ -159,11 +160,11 @@ def test_a_lost_block_is_an_error() -> None:
     plan = plan_for(verifier)
     (case,) = plan.cases
     assert isinstance(case, VerifierCase)
-    book, worker = gather._Book(), _Here(Server(verifier))
-    for job in gather._jobs(case, plan.seed):
-        if (job.name, job.number) != ("coin", 0):
+    book, worker = Book(case, plan.seed, None), _Here(Server(verifier))
+    for job in jobs_of(case, plan.seed):
+        if (job.name, job.begin) != ("coin", 0):
             gather._do(worker, job, book, lambda rows: None)
-    lost = decide(plan, Gathered(case, gather._evidence(case, plan.seed, book), book.error))
+    lost = decide(plan, Gathered(case, book.evidence(), book.error))
     assert lost.verdict.verdict is Verdict.ERROR
     assert "law coin were planned and have no answer" in lost.verdict.why
 

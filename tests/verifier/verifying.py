@@ -10,6 +10,7 @@ from conformance.resolve import construct
 from conformance.result import CaseResult
 from conformance.verdict import Finding
 from conformance.verifier import gather
+from conformance.verifier.book import Book, Job, jobs_of
 from conformance.verifier.contract import Verifier
 from conformance.verifier.decide import _edges, decide
 from conformance.verifier.gather import Gathered
@@ -60,12 +61,12 @@ def judged(verifier: Verifier, plan: RunPlan) -> CaseResult:
     """Gather in this process, and judge."""
     (case,) = plan.cases
     assert isinstance(case, VerifierCase)
-    book = gather._Book()
+    book = Book(case, plan.seed, None)
     server = Server(verifier)
     worker = _Here(server)
-    for job in gather._jobs(case, plan.seed):
+    for job in jobs_of(case, plan.seed):
         gather._do(worker, job, book, lambda rows: None)  # type: ignore[arg-type]
-    return decide(plan, Gathered(case, gather._evidence(case, plan.seed, book), book.error))
+    return decide(plan, Gathered(case, book.evidence(), book.error))
 
 
 def first_kill(verifier: Verifier, plan: RunPlan) -> tuple[str, ...]:
@@ -78,17 +79,17 @@ def first_kill(verifier: Verifier, plan: RunPlan) -> tuple[str, ...]:
     (case,) = plan.cases
     assert isinstance(case, VerifierCase)
     worker = _Here(Server(verifier))
-    groups: dict[tuple[str, str], list[gather._Job]] = {}
-    for job in gather._jobs(case, plan.seed):
+    groups: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs_of(case, plan.seed):
         groups.setdefault((job.kind, "" if job.kind == "edge" else job.name), []).append(job)
     size = {name: case.law(name).spec.vocab * rows for name, rows in case.blocks}
     for kind, name in sorted(groups, key=lambda g: (g[0] == "edge", size.get(g[1], 0))):
         if kind == "again":
             continue
-        book = gather._Book()
+        book = Book(case, plan.seed, None)
         for job in groups[kind, name]:
             gather._do(worker, job, book, lambda rows: None)  # type: ignore[arg-type]
-        evidence = gather._evidence(case, plan.seed, book)
+        evidence = book.evidence()
         if kind == "edge":
             findings = [*_edges(case, Gathered(case, evidence))]
         else:

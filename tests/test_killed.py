@@ -1,0 +1,80 @@
+"""A run that is killed goes on as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.parts import Parts
+
+HERE = Path(__file__).parent
+TIERS = ("engine", "served", "verifier")
+
+
+def killed(tier: str, folder: Path, *times: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-P", "-W", "ignore", str(HERE / "killed.py"), tier, str(folder), *times],
+        env=os.environ | {"PYTHONPATH": str(HERE)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_killed_at_some_steps(tier: str, tmp_path: Path, probe_cache: Path) -> None:
+    """Nothing that was saved is lost, torn, twice there or in another order; see killed.py."""
+    steps, _, times, _ = killed(tier, tmp_path, "5").split()
+    assert int(steps) > 80
+    assert int(times) >= 5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("tier", TIERS)
+def test_killed_at_every_step(tier: str, tmp_path: Path, probe_cache: Path) -> None:
+    """Before every change of the file system and within every file, and then once more."""
+    steps, _, times, _ = killed(tier, tmp_path).split()
+    assert int(times) >= int(steps)
+
+
+def sums(folder: Path) -> list[list[str]]:
+    report = json.loads((folder / "report.json").read_bytes())
+    return [[a["sha256"] for a in case["arms"]] for case in report["cases"]]
+
+
+@pytest.mark.long
+def test_the_command_killed_at_random_moments(tmp_path: Path, probe_cache: Path) -> None:
+    """With worker processes, and the clock that saves; as a person would lose it."""
+    command = [sys.executable, "-P", "-m", "conformance", "run"]
+    asked = [f"{HERE / 'slowly.py'}:Slowly", "--profile", "smoke", "--jobs", "2"]
+    asked += [word for d in ("temperature=1", "greedy") for word in ("-d", d)]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    done = subprocess.run([*command, *asked, "--out", str(whole), "-q"], check=False)
+    assert done.returncode == 0
+    kills, seen = 0, 0
+    for moment in range(40):
+        more = (
+            ["--resume", str(cut)] if (cut / "run.json").exists() else [*asked, "--out", str(cut)]
+        )
+        with subprocess.Popen([*command, *more, "-q"]) as process:
+            try:
+                process.wait(random.uniform(2, 9) if moment < 5 else 120)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                kills += 1
+        seen += len(list((cut / "evidence").glob("*.part.parquet")))
+        if process.returncode == 0:
+            break
+    assert kills >= 2
+    assert seen > 0
+    assert sums(cut) == sums(whole)
+    for path in (cut / "evidence").iterdir():
+        assert Parts(path).listed() == {}
