@@ -72,6 +72,8 @@ class Batch:
             for model, size in zip((target, draft), self.room, strict=True)
         ]
         self.rounds: list[list[tuple[int, int]]] = [[] for _ in requests]
+        # rejected proposals that are counted all the same; nothing unless a fault has it so
+        self.ghosts = np.zeros((self.size, target.shape.vocab_size), dtype=np.int64)
         self.began, self.timed = time.perf_counter(), any(r.times for r in requests)
         self.times = np.zeros((self.size, room))  # when each token was there, since then
 
@@ -162,6 +164,9 @@ class Batch:
             )
         )
         drafted = np.full(len(rows), k) if emitted.drafted is None else emitted.drafted
+        if self.steps.counts_rejected:
+            i, at = np.nonzero(np.arange(k) >= emitted.accepted[:, None])
+            np.add.at(self.ghosts, (rows[i], proposals[i, at]), 1)
         self._record(rows, emitted.tokens, drafted, emitted.accepted)
 
     def _warp(self, logits: Floats, rows: Tokens, end: Tokens, target: bool) -> Floats:
@@ -187,7 +192,8 @@ class Batch:
         place = np.arange(self.tokens.shape[1])
         counted = (place >= begin) & (place < at[..., None])  # [b, n, room]
         one_hot = self.tokens[rows, :, None] == np.arange(self.target.shape.vocab_size)
-        return np.asarray(counted.astype(np.int64) @ one_hot.astype(np.int64))
+        seen = counted.astype(np.int64) @ one_hot.astype(np.int64)  # [b, n, V]
+        return np.asarray(seen + self.ghosts[rows, None])
 
     def _record(self, rows: Tokens, tokens: Tokens, drafted: Tokens, accepted: Tokens) -> None:
         """Write down what the blocks emitted, and let the caches slip where a fault has them."""

@@ -194,6 +194,8 @@ class Steps:
     process : callable
         ``(logits, history, decoding, target) -> logits``, [b, n, V]: what is done to the logits of
         the target, or the draft, before they are warped.
+    counts_rejected : bool
+        Whether rejected proposals stay counted by penalties.
     end : callable
         ``(answer, decoding) -> answer``: where an answer ends.
     """
@@ -209,6 +211,7 @@ class Steps:
     process: Callable[[Floats, History, Decoding, bool], Floats] = (
         lambda logits, history, decoding, target: apply(logits, history, decoding)
     )
+    counts_rejected: bool = False
     end: Callable[[Answer, Decoding], Answer] = stopped
 
 
