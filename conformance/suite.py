@@ -14,18 +14,20 @@ from conformance.decoding import DEFAULT_DECODINGS, Decoding
 from conformance.errors import PlanError
 
 STOPS = (5, 17, 23)
+MANY = (1, 3, 5, 9, 13, 15, 17, 21, 25, 27)  # so many that holding them back changes the law by enough
 LAW = "law"
 SUITES: dict[str, tuple[Decoding, ...]] = {
     LAW: DEFAULT_DECODINGS,
     "ends": (
         Decoding(greedy=True, stop=STOPS),
         Decoding(stop=STOPS),
-        Decoding(stop=(9, 21), min_new_tokens=3),
+        Decoding(stop=MANY, min_new_tokens=2),
     ),
     "processors": (
         Decoding(repetition_penalty=2.0),
         Decoding(greedy=True, repetition_penalty=2.0),
-        Decoding(presence_penalty=1.5, frequency_penalty=0.75),
+        # below 0, so that what was said is said again: above it, the first tokens show little
+        Decoding(presence_penalty=-1.5, frequency_penalty=-0.5),
         Decoding(logit_bias=((2, 3.0), (7, 3.0), (11, -3.0), (19, 3.0))),
         Decoding(banned=(0, 3, 6, 9, 12, 15, 18, 21, 24, 27)),
         Decoding(allowed=(1, 2, 5, 7, 10, 13, 17, 19, 22, 25)),
