@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from conformance.decoding import Decoding
 from conformance.plan import Case, RunPlan
+from conformance.processors import penalised
 from conformance.questions import NEVER_ASKED, Tier
 from conformance.reports.details import Status, UnaskedModel
 from conformance.reports.model import CaseModel, FindingModel
@@ -28,7 +29,14 @@ _KINDS: tuple[tuple[str, Callable[[Decoding], bool]], ...] = (
     ("top-k", lambda d: d.top_k is not None),
     ("top-p", lambda d: d.top_p is not None),
     ("min-p", lambda d: d.min_p is not None),
+    ("stop tokens", lambda d: bool(d.stop)),
+    ("a least length", lambda d: d.min_new_tokens > 0),
+    ("the repetition penalty", lambda d: d.repetition_penalty is not None),
+    ("presence and frequency penalties", penalised),
+    ("logit bias", lambda d: bool(d.logit_bias)),
+    ("banned or allowed tokens", lambda d: bool(d.banned or d.allowed)),
 )
+NOT_ASKED_FOR = "no such decoding was asked for (options --suite and -d)"
 _NUMBERED = re.compile(r"output index (\d+)")
 _STARTS: tuple[tuple[str, Status], ...] = (
     ("not asked, not claimed: ", "not claimed"),
@@ -160,7 +168,7 @@ def _not_in_this_run(cases: Sequence[Case]) -> Iterator[Found]:
                 missing.setdefault(kind, []).append(engine)
     for kind, engines in missing.items():
         whom = "" if len(engines) == len(mine) else f" of {', '.join(engines)}"
-        yield "not in this run", f"{kind}{whom}", "no such decoding was asked for (option -d)"
+        yield "not in this run", f"{kind}{whom}", NOT_ASKED_FOR
 
 
 def _never(cases: Sequence[Case]) -> Iterator[Found]:
