@@ -110,7 +110,8 @@ class FlashspecEngine:
 
     It warps by temperature alone. Its configuration has a ``top_p``, which only typical acceptance
     reads, as another quantity: with exact rejection it changes nothing, without a word. The
-    configuration swallows ``top_k`` and ``min_p`` too. None of them is claimed here.
+    configuration swallows ``top_k`` and ``min_p`` too, and penalties and biases, of which it has
+    none. None of them is claimed here. Stop tokens it has, for every call.
 
     It has no plain loop. The control arm is its own plain step, which it takes where a lookup has
     nothing to propose: one token from the target's first row, in its own code. That step still
@@ -142,6 +143,7 @@ class FlashspecEngine:
             min_p=False,
             # the rounds of many rows are read off their tokens; see `_Steps`
             verification="any" if self._method.rows else "token",
+            processors=("stop",),
         )
         self._torch: Any = None
         self._library: Any = None
@@ -188,14 +190,15 @@ class FlashspecEngine:
         Raises
         ------
         NotSupportedError
-            If a request asks for a filter, which the library would not apply.
+            If a request asks for a filter, a penalty, a bias or a mask, none of which the library
+            would apply.
         """
         if self._target is None:
             raise EngineLoadError("generate was called before load")
         for r in requests:
             if not r.prompt:
                 raise NotSupportedError("flashspec needs a prompt of at least one token")
-            if r.decoding.truncates:
+            if r.decoding.truncates or set(r.decoding.processors) - {"stop"}:
                 raise NotSupportedError(
                     f"flashspec samples with a temperature alone and cannot apply {r.decoding}"
                 )
@@ -228,7 +231,9 @@ class FlashspecEngine:
         if len(requests) == 1:
             return [self._one(requests[0])]
         self._steps.seen.clear()
-        tokens = self._run(requests).output_ids.tolist()
+        # a row that has ended is filled up with -1
+        rows = self._run(requests).output_ids.tolist()
+        tokens = [[token for token in row if token >= 0] for row in rows]
         rounds = self._steps.rounds([r.prompt for r in requests], tokens)
         return [
             Completion(tokens=tuple(row), rounds=None if rounds is None else tuple(rounds[i]))
@@ -239,7 +244,9 @@ class FlashspecEngine:
         first = requests[0]
         engine = self._engine(first.decoding, first.seed, first.speculate)
         prompts = self._torch.tensor([r.prompt for r in requests])  # [B, L]
-        return engine.generate(prompts, max_new_tokens=first.max_new_tokens)
+        return engine.generate(
+            prompts, max_new_tokens=first.max_new_tokens, eos_token_ids=first.decoding.stop
+        )
 
     def _engine(self, decoding: Decoding, seed: int | None, speculate: bool) -> Any:
         """An engine of the library: its seed and temperature are fixed when it is made."""

@@ -38,9 +38,11 @@ INSIDE = {
     "mlp.down_proj.weight": "ffn_down.weight",
 }
 FORMAT = 1  # part of the file name: raise it whenever the conversion writes another file
+# What metadata can name a token as, so that llama.cpp ends a sequence with it.
+ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 
 
-def gguf_file(folder: Path, cache: Path | None = None) -> Path:
+def gguf_file(folder: Path, cache: Path | None = None, ends: tuple[int, ...] = ()) -> Path:
     """The model of a folder as a GGUF file, written on first use.
 
     Parameters
@@ -50,8 +52,12 @@ def gguf_file(folder: Path, cache: Path | None = None) -> Path:
     cache : Path, optional
         Where the file is kept: by default a folder beside the probes, or of this user's under the
         system's temporary folder. The name carries the checksum of what the file was made from.
+    ends : tuple of int
+        Tokens that end a sequence, as many as `ENDS` has names; none by default.
     """
     key = hashlib.sha256(b"%d" % FORMAT)
+    if ends:
+        key.update(repr(ends).encode())
     for name in ("config.json", "model.safetensors"):
         key.update(hashlib.sha256((folder / name).read_bytes()).digest())
     root = cache or _own_folder()
@@ -64,15 +70,15 @@ def gguf_file(folder: Path, cache: Path | None = None) -> Path:
     os.close(handle)
     part = Path(name)
     try:
-        write_gguf(folder, part)
+        write_gguf(folder, part, ends)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
     return path
 
 
-def write_gguf(folder: Path, path: Path) -> None:
-    """Write the model of `folder` to `path`."""
+def write_gguf(folder: Path, path: Path, ends: tuple[int, ...] = ()) -> None:
+    """Write the model of `folder` to `path`; `ends` as in `gguf_file`."""
     numpy = importlib.import_module("numpy")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     tensors = _read(folder / "model.safetensors")
@@ -86,6 +92,8 @@ def write_gguf(folder: Path, path: Path) -> None:
     gguf = importlib.import_module("gguf")
     writer = gguf.GGUFWriter(str(path), "llama")
     _describe(writer, gguf, config)
+    for role, token in zip(ENDS[: len(ends)], ends, strict=True):
+        writer.add_uint32(f"tokenizer.ggml.{role}_token_id", token)
     for name, target in names.items():
         projection, tensor = name.split(".")[-2], tensors[name]
         if projection in heads:

@@ -7,6 +7,7 @@ library: imports are absolute. The module imports neither mlx nor mlx_lm; `MlxLm
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,16 @@ METHODS: dict[str, str] = {"draft-model": "draft model"}
 # Filters look at the law before temperature, one after the other, and temperature comes last. Top-k
 # keeps exactly k tokens: which of those tied at the edge is a partition's business, but equal
 # logits do not occur in the probes.
-DIALECT = Dialect(order=("top_p", "min_p", "top_k", "temperature"), top_k_ties="lowest-id")
+# Penalties count prompt and output alike; how many of the last tokens is for the caller to say.
+DIALECT = Dialect(
+    order=("top_p", "min_p", "top_k", "temperature"),
+    top_k_ties="lowest-id",
+    repetition_over="all",
+    presence_over="all",
+)
+PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+# A bias of minus infinity bans a token. There is no least length.
+CLAIMED = ("logit_bias", *PENALTIES, "banned", "allowed", "stop")
 
 
 class MlxLmEngine:
@@ -51,6 +61,9 @@ class MlxLmEngine:
     It accepts a proposal where the target, sampling at that place by itself, drew the same token,
     so that p and q are never compared and what is emitted was always drawn by the target. It tells
     of every token whether a draft proposed it; blocks are rebuilt from that, see `blocks`.
+
+    Stop tokens are the tokenizer's, and looked at by `stream_generate` alone, which wraps both
+    steps. Penalties and biases are the list of processors that the library makes for its server.
     """
 
     def __init__(self, method: str = "draft-model", *, device: str = "cpu") -> None:
@@ -64,13 +77,18 @@ class MlxLmEngine:
         self.card = EngineCard(
             name="mlx-lm", version=version_of("mlx-lm"), method=METHODS[method], homepage=HOMEPAGE
         )
-        self.capabilities = Capabilities(max_batch=BATCH, dialect=DIALECT, verification="token")
+        self.capabilities = Capabilities(
+            max_batch=BATCH, dialect=DIALECT, verification="token", processors=CLAIMED
+        )
         self._mx: Any = None
         self._steps: Any = None
         self._target: Any = None
         self._draft: Any = None
         self._vocab_size = 0
+        self._context = 0
+        self._folder: Path | None = None
         self._samplers: dict[Decoding, Any] = {}
+        self._tokenizers: dict[tuple[int, ...], Any] = {}
 
     def load(self, probe: ModelPair) -> None:
         """Load both models.
@@ -89,6 +107,7 @@ class MlxLmEngine:
         self._steps = _need("mlx_lm.generate")
         target, self._draft = self._model(probe.target), self._model(probe.draft)
         self._target, self._vocab_size = target, probe.vocab_size
+        self._context, self._folder = probe.context, probe.target
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Answer every request, in order.
@@ -113,23 +132,61 @@ class MlxLmEngine:
         """Forget the models."""
         self._target = self._draft = None
         self._samplers.clear()
+        self._tokenizers.clear()
 
     def _one(self, request: Request) -> Completion:
+        decoding, speculate = request.decoding, request.speculate
         prompt = self._mx.array(request.prompt)  # [L]
-        options = {"max_tokens": request.max_new_tokens, "sampler": self._sampler(request.decoding)}
+        options: dict[str, Any] = {
+            "max_tokens": request.max_new_tokens,
+            "sampler": self._sampler(decoding),
+            "logits_processors": self._processors(decoding),
+        }
+        if speculate:
+            options["num_draft_tokens"] = PROPOSALS
         if request.seed is not None:
             self._mx.random.seed(request.seed)
-        if not request.speculate:
-            plain = self._steps.generate_step(prompt, self._target, **options)
-            return Completion(tokens=tuple(int(token) for token, _ in plain))
-        told = [
-            (int(token), bool(from_draft))
-            for token, _, from_draft in self._steps.speculative_generate_step(
-                prompt, self._target, self._draft, num_draft_tokens=PROPOSALS, **options
+        if decoding.stop:
+            draft = self._draft if speculate else None
+            stream = self._steps.stream_generate(
+                self._target, self._tokenizer(decoding.stop), prompt, draft_model=draft, **options
             )
-        ]
+            told = [(int(answer.token), bool(answer.from_draft)) for answer in stream]
+        elif speculate:
+            told = [
+                (int(token), bool(from_draft))
+                for token, _, from_draft in self._steps.speculative_generate_step(
+                    prompt, self._target, self._draft, **options
+                )
+            ]
+        else:
+            plain = self._steps.generate_step(prompt, self._target, **options)
+            told = [(int(token), False) for token, _ in plain]
         rounds = blocks((drafted for _, drafted in told), request.max_new_tokens)
-        return Completion(tokens=tuple(token for token, _ in told), rounds=rounds)
+        tokens = tuple(token for token, _ in told)
+        return Completion(tokens=tokens, rounds=rounds if speculate else None)
+
+    def _processors(self, decoding: Decoding) -> list[Any]:
+        make = importlib.import_module("mlx_lm.sample_utils").make_logits_processors
+        vocab = set(range(self._vocab_size))
+        kept = vocab & set(decoding.allowed or vocab) - set(decoding.banned)
+        biases = {token: float(bias) for token, bias in decoding.logit_bias}
+        biases |= dict.fromkeys(sorted(vocab - kept), -math.inf)
+        penalties = {name: getattr(decoding, name) for name in PENALTIES}
+        # by default the last 20 tokens are looked at
+        sizes = {name.replace("penalty", "context_size"): self._context for name in PENALTIES}
+        made: list[Any] = make(logit_bias=biases, **penalties, **sizes)
+        return made
+
+    def _tokenizer(self, stop: tuple[int, ...]) -> Any:
+        if stop not in self._tokenizers:
+            load = _need("mlx_lm.tokenizer_utils").load
+            assert self._folder is not None
+            try:
+                self._tokenizers[stop] = load(self._folder, eos_token_ids=list(stop))
+            except (OSError, ValueError) as exc:
+                raise EngineLoadError(f"mlx-lm cannot load the tokenizer: {exc}") from exc
+        return self._tokenizers[stop]
 
     def _sampler(self, decoding: Decoding) -> Any:
         if decoding not in self._samplers:

@@ -14,11 +14,12 @@ import numpy as np
 
 from conformance._version import __version__
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
-from conformance.decoding import Decoding, Dialect
+from conformance.decoding import PROCESSORS, Decoding, Dialect
 from conformance.errors import EngineLoadError
 from conformance.faults import parse_fault
 from conformance.faults.steps import EXACT_STEPS, Block, Steps, Written
 from conformance.law import Floats, warp
+from conformance.processors import History
 from conformance.reference import draw
 from conformance.tinylm import Cache, TinyLlama, Tokens
 
@@ -71,6 +72,8 @@ class Batch:
             for model, size in zip((target, draft), self.room, strict=True)
         ]
         self.rounds: list[list[tuple[int, int]]] = [[] for _ in requests]
+        # rejected proposals that are counted all the same; nothing unless a fault has it so
+        self.ghosts = np.zeros((self.size, target.shape.vocab_size), dtype=np.int64)
         self.began, self.timed = time.perf_counter(), any(r.times for r in requests)
         self.times = np.zeros((self.size, room))  # when each token was there, since then
 
@@ -104,14 +107,16 @@ class Batch:
             Completion(
                 tokens=tuple(tokens),
                 rounds=tuple(rounds) if self.k else None,
-                times=self._times(i) if self.timed else None,
+                times=self._times(i, len(tokens)) if self.timed else None,
             )
-            for i, (tokens, rounds) in enumerate(self.steps.answer(written))
+            for i, (tokens, rounds) in enumerate(
+                self.steps.end(answer, self.decoding) for answer in self.steps.answer(written)
+            )
         ]
 
-    def _times(self, row: int) -> list[float]:
+    def _times(self, row: int, count: int) -> list[float]:
         begin = self.prompt_length
-        return [float(t) for t in self.times[row, begin : begin + self.wanted]]
+        return [float(t) for t in self.times[row, begin : begin + count]]
 
     def _extra(self, blocks: int) -> Floats:
         """Further uniforms, [B, blocks, E], from streams of their own."""
@@ -132,11 +137,11 @@ class Batch:
             # two tokens again writes what is missing and changes nothing else.
             back = min(2, self.prompt_length) if i == 0 else 1
             draft_logits[:, i] = self._logits(1, rows, end + i - back, back)[:, -1]
-            q[:, i] = self._warp(draft_logits[:, i])
+            q[:, i] = self._warp(draft_logits[:, [i]], rows, end + i, target=False)[:, 0]
             proposals[:, i] = self.steps.propose(q[:, i], u[:, i])
             self.tokens[rows, end + i] = proposals[:, i]
         target_logits = self._logits(0, rows, end - 1, k + 1)
-        p = self._warp(target_logits)
+        p = self._warp(target_logits, rows, end, target=True)
         if k == 0:
             self._append(rows, draw(p[:, 0], u[:, 0])[:, None])
             return
@@ -159,10 +164,36 @@ class Batch:
             )
         )
         drafted = np.full(len(rows), k) if emitted.drafted is None else emitted.drafted
+        if self.steps.counts_rejected:
+            i, at = np.nonzero(np.arange(k) >= emitted.accepted[:, None])
+            np.add.at(self.ghosts, (rows[i], proposals[i, at]), 1)
         self._record(rows, emitted.tokens, drafted, emitted.accepted)
 
-    def _warp(self, logits: Floats) -> Floats:
+    def _warp(self, logits: Floats, rows: Tokens, end: Tokens, target: bool) -> Floats:
+        """Laws at n places from `end` on. [b, n, V]"""
+        if self.decoding.processors:
+            history = self._history(rows, end, logits.shape[1])
+            logits = self.steps.process(logits, history, self.decoding, target)
         return warp(logits, self.decoding, self.dialect)
+
+    def _history(self, rows: Tokens, end: Tokens, n: int) -> History:
+        """What is before each of n places from `end` on."""
+        at = end[:, None] + np.arange(n)  # [b, n]
+        return History(
+            self._counted(rows, at, self.dialect.repetition_over),
+            self._counted(rows, at, self.dialect.presence_over),
+            at - self.prompt_length,
+        )
+
+    def _counted(self, rows: Tokens, at: Tokens, over: str) -> Tokens:
+        first = 0 if over == "all" else self.prompt_length
+        window = self.dialect.penalty_window
+        begin = first if window is None else np.maximum(at - window, first)[..., None]
+        place = np.arange(self.tokens.shape[1])
+        counted = (place >= begin) & (place < at[..., None])  # [b, n, room]
+        one_hot = self.tokens[rows, :, None] == np.arange(self.target.shape.vocab_size)
+        seen = counted.astype(np.int64) @ one_hot.astype(np.int64)  # [b, n, V]
+        return np.asarray(seen + self.ghosts[rows, None])
 
     def _record(self, rows: Tokens, tokens: Tokens, drafted: Tokens, accepted: Tokens) -> None:
         """Write down what the blocks emitted, and let the caches slip where a fault has them."""
@@ -233,7 +264,7 @@ class ReferenceEngine:
             rule=declared,
         )
         self.capabilities = capabilities or Capabilities(
-            draft="model", max_batch=1024, verification="token"
+            draft="model", max_batch=1024, verification="token", processors=PROCESSORS
         )
         self._target: TinyLlama | None = None
         self._draft: TinyLlama | None = None

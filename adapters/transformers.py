@@ -36,6 +36,8 @@ HOMEPAGE = "https://github.com/huggingface/transformers"
 PROPOSALS = 5
 # Small enough that progress is seen: the speculative arm goes through a batch one by one.
 BATCH = 64
+# Presence and frequency penalties are for its continuous batching alone.
+CLAIMED = ("logit_bias", "repetition_penalty", "banned", "allowed", "stop", "min_new_tokens")
 DTYPES: dict[str, Precision] = {d: d for d in ("float32", "bfloat16", "float16")}
 
 
@@ -127,6 +129,7 @@ class TransformersEngine:
             verification="token",
             precision=DTYPES[dtype],
             processes=None if device == "cpu" else 1,
+            processors=CLAIMED,
         )
         self._device, self._dtype, self._threads = device, dtype, threads_of(threads)
         self._torch: Any = None
@@ -212,9 +215,9 @@ class TransformersEngine:
         clock = Clock(self._began) if request.times else None
         helpers = self._helpers[not request.decoding.greedy] | streamer(clock)
         output = self._run([request], helpers)
-        tokens = output[0, len(request.prompt) :].tolist()
+        tokens = ended(output[0, len(request.prompt) :].tolist(), request.decoding)
         return Completion(
-            tokens=tuple(tokens),
+            tokens=tokens,
             rounds=tuple(self._rounds.done),
             times=None if clock is None else clock.times,
         )
@@ -224,7 +227,11 @@ class TransformersEngine:
         output = self._run(requests, streamer(clock))
         tokens = output[:, len(requests[0].prompt) :].tolist()
         times = None if clock is None else clock.times
-        return [Completion(tokens=tuple(row), times=times) for row in tokens]
+        answers = [ended(row, requests[0].decoding) for row in tokens]
+        return [
+            Completion(tokens=row, times=None if times is None else times[: len(row)])
+            for row in answers
+        ]
 
     def _run(self, requests: list[Request], helpers: dict[str, Any]) -> Any:
         first = requests[0]
@@ -264,9 +271,10 @@ class TransformersEngine:
                 "repetition_penalty": 1.0,
                 "use_cache": True,
                 # no padding token: prompts of one batch are equally long, and every id is a word
-                "eos_token_id": None,
-                "pad_token_id": None,
+                "eos_token_id": list(decoding.stop) or None,
+                "pad_token_id": decoding.stop[0] if decoding.stop else None,
             }
+            options |= self._processors(decoding)
             if not decoding.greedy:
                 options |= {
                     "temperature": float(decoding.temperature),
@@ -284,6 +292,20 @@ class TransformersEngine:
             except ValueError as exc:
                 raise NotSupportedError(f"transformers refuses {decoding}: {exc}") from exc
         return self._configs[key]
+
+    def _processors(self, decoding: Decoding) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if decoding.repetition_penalty is not None:
+            options["repetition_penalty"] = float(decoding.repetition_penalty)
+        if decoding.logit_bias:
+            options["sequence_bias"] = [[[t], float(bias)] for t, bias in decoding.logit_bias]
+        if decoding.banned or decoding.allowed:
+            vocab = set(range(self._target.config.vocab_size))
+            kept = vocab & set(decoding.allowed or vocab) - set(decoding.banned)
+            options["suppress_tokens"] = sorted(vocab - kept)
+        if decoding.min_new_tokens:
+            options["min_new_tokens"] = decoding.min_new_tokens
+        return options
 
     # --- loading ----------------------------------------------------------------------------------
 
@@ -316,6 +338,16 @@ class TransformersEngine:
             )
         except (OSError, ValueError) as exc:
             raise EngineLoadError(f"transformers cannot load the tokenizer: {exc}") from exc
+
+
+def ended(tokens: list[int], decoding: Decoding) -> tuple[int, ...]:
+    """An answer without what pads it: rows of a batch that have ended wait for the others."""
+    for i in range(decoding.min_new_tokens, len(tokens)):
+        if tokens[i] in decoding.stop:
+            # what comes after an end and is no padding is the engine's own
+            rest = tokens[i + 1 :]
+            return tuple(tokens[: i + 1] if set(rest) <= {decoding.stop[0]} else tokens)
+    return tuple(tokens)
 
 
 def create(

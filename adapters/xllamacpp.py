@@ -39,6 +39,12 @@ ORDERS: dict[str, tuple[Warp, ...]] = {
     "temperature-last": ("top_k", "top_p", "min_p", "temperature"),
     "temperature-first": ("temperature", "top_k", "top_p", "min_p"),
 }
+# Tokens that end an output are the model's business, not a request's: see `XllamacppEngine`. There
+# is no least length.
+CLAIMED = (
+    "logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty", "banned",
+    "allowed", "stop",
+)  # fmt: skip
 
 
 # What keys and values are kept in, as the engine calls it. Quantised types are left out: they need
@@ -63,6 +69,8 @@ class XllamacppEngine:
         Layers of target and draft that a GPU computes, ``"all"`` or a number; none by default.
     cache : {'float32', 'float16', 'bfloat16'}
         Type of the cached keys and values.
+    window : str
+        How many of the last tokens penalties count; 0 for all, where the engine's default is 64.
 
     Raises
     ------
@@ -79,6 +87,9 @@ class XllamacppEngine:
     a fault of the engine. Keys and values are float32 and flash attention is off: by default both
     round to float16, which moves log-probabilities by .02 and is no fault of speculation. Another
     cache, or a GPU, which multiplies in less than single precision, is declared to do so.
+
+    A request can name texts that end it, but no tokens; those are declared by the model. So stop
+    tokens are asked for with a copy of the model that declares them, and servers of its own.
     """
 
     def __init__(
@@ -88,6 +99,7 @@ class XllamacppEngine:
         threads: str = "1",
         gpu_layers: str = "0",
         cache: str = "float32",
+        window: str = "0",
     ) -> None:
         if method not in METHODS:
             raise UnknownEngineError(
@@ -97,8 +109,10 @@ class XllamacppEngine:
             raise UnknownEngineError(
                 f"xllamacpp has no order {order!r}; there are {', '.join(ORDERS)}"
             )
+        if not (window.isascii() and window.isdigit() and len(window) < 10):
+            raise UnknownEngineError(f"xllamacpp has no window {window!r}: a whole number, or 0")
         self._method = METHODS[method]
-        self._samplers = ORDERS[order]
+        self._samplers, self._window = ORDERS[order], int(window)
         if cache not in CACHES:
             raise UnknownEngineError(
                 f"xllamacpp has no cache {cache!r}; there are {', '.join(CACHES)}"
@@ -116,12 +130,22 @@ class XllamacppEngine:
         self.capabilities = Capabilities(
             draft=self._method.draft,
             max_batch=BATCH,
-            dialect=Dialect(order=self._samplers, top_p_crossing="keep", top_k_ties="lowest-id"),
+            dialect=Dialect(
+                order=self._samplers,
+                top_p_crossing="keep",
+                top_k_ties="lowest-id",
+                repetition_over="all",
+                presence_over="all",
+                penalty_window=self._window or None,
+            ),
             verification="token",
             precision="float32" if cache == "float32" and not self._layers else "lower",
             processes=1 if self._layers else None,
+            processors=CLAIMED,
         )
-        self._servers: dict[bool, Any] = {}
+        self._library: Any = None
+        self._probe: ModelPair | None = None
+        self._servers: dict[tuple[bool, tuple[int, ...]], Any] = {}  # by arm, and stop tokens
         self._pool: ThreadPoolExecutor | None = None
 
     def load(self, probe: ModelPair) -> None:
@@ -137,16 +161,10 @@ class XllamacppEngine:
             raise EngineLoadError(f"{self.card.name} needs a probe with a draft model")
         # an assertion of the engine would start a debugger on the whole process otherwise
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
-        library = _need("xllamacpp")
-        self._check_device(library)
-        try:
-            with _own_signals():
-                for speculate in (True, False):
-                    parameters = self._parameters(library, probe, speculate)
-                    self._servers[speculate] = library.Server(parameters)
-        except RuntimeError as exc:
-            self.close()
-            raise EngineLoadError(f"llama.cpp cannot load {probe.name}: {exc}") from exc
+        self._library, self._probe = _need("xllamacpp"), probe
+        self._check_device(self._library)
+        for speculate in (True, False):
+            self._start(speculate, ())
         self._pool = ThreadPoolExecutor(SLOTS, thread_name_prefix="xllamacpp")
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
@@ -155,12 +173,19 @@ class XllamacppEngine:
         Raises
         ------
         NotSupportedError
-            If a prompt is empty.
+            If a prompt is empty, or there are more stop tokens than a model can declare.
         """
         if self._pool is None:
             raise EngineLoadError("generate was called before load")
         if not all(r.prompt for r in requests):
             raise NotSupportedError("llama.cpp needs a prompt of at least one token")
+        for r in requests:
+            if len(r.decoding.stop) > len(gguf_probe.ENDS):
+                raise NotSupportedError(
+                    f"a model of llama.cpp declares at most {len(gguf_probe.ENDS)} stop tokens here"
+                )
+        for arm in dict.fromkeys((r.speculate, r.decoding.stop) for r in requests):
+            self._start(*arm)
         began = time.perf_counter()
         return list(self._pool.map(lambda r: self._one(r, began), requests))
 
@@ -171,12 +196,25 @@ class XllamacppEngine:
         self._pool = None
         self._servers.clear()
 
+    def _start(self, speculate: bool, ends: tuple[int, ...]) -> None:
+        """Start an arm's server for those stop tokens, unless it runs."""
+        if (speculate, ends) in self._servers:
+            return
+        assert self._probe is not None
+        try:
+            with _own_signals():
+                parameters = self._parameters(self._library, self._probe, speculate, ends)
+                self._servers[speculate, ends] = self._library.Server(parameters)
+        except RuntimeError as exc:
+            self.close()
+            raise EngineLoadError(f"llama.cpp cannot load {self._probe.name}: {exc}") from exc
+
     # --- one request ------------------------------------------------------------------------------
 
     def _one(self, request: Request, began: float) -> Completion:
         # a chunk a token: the counters in them tell the rounds
         chunks: list[tuple[str, float]] = []
-        self._servers[request.speculate].handle_completions(
+        self._servers[request.speculate, request.decoding.stop].handle_completions(
             self._ask(request), lambda chunk: chunks.append((chunk, time.perf_counter() - began))
         )
         tokens: list[int] = []
@@ -190,7 +228,8 @@ class XllamacppEngine:
             times += [at] * len(new)
             timings = chunk["timings"]
             counters += [(timings.get("draft_n", 0), timings.get("draft_n_accepted", 0))] * len(new)
-        if len(tokens) != request.max_new_tokens:
+        over = bool(tokens) and tokens[-1] in request.decoding.stop
+        if len(tokens) != request.max_new_tokens and not over:
             raise RuntimeError(
                 f"llama.cpp made {len(tokens)} tokens of {request.max_new_tokens} wanted"
             )
@@ -205,18 +244,36 @@ class XllamacppEngine:
                 "prompt": request.prompt,
                 "max_tokens": request.max_new_tokens,
                 "seed": 0 if request.seed is None else request.seed,
-                "samplers": self._samplers,
+                "samplers": ("penalties", *self._samplers),
                 **_settings(decoding),
+                **self._processors(decoding),
                 "stream": True,
                 "timings_per_token": True,
             }
         )
 
+    def _processors(self, decoding: Decoding) -> dict[str, Any]:
+        assert self._probe is not None
+        vocab = set(range(self._probe.vocab_size))
+        kept = vocab & set(decoding.allowed or vocab) - set(decoding.banned)
+        # a bias of false is minus infinity; what follows takes the place of what it contradicts
+        biases: list[list[Any]] = [[t, float(b)] for t, b in decoding.logit_bias if t in kept]
+        return {
+            "logit_bias": biases + [[token, False] for token in sorted(vocab - kept)],
+            "repeat_penalty": float(decoding.repetition_penalty or 1.0),
+            "presence_penalty": float(decoding.presence_penalty or 0.0),
+            "frequency_penalty": float(decoding.frequency_penalty or 0.0),
+            "repeat_last_n": self._window or self._probe.context,
+        }
+
     # --- loading ----------------------------------------------------------------------------------
 
-    def _parameters(self, library: Any, probe: ModelPair, speculate: bool) -> Any:
+    def _parameters(
+        self, library: Any, probe: ModelPair, speculate: bool, ends: tuple[int, ...]
+    ) -> Any:
         p = library.CommonParams()
-        p.model.path = _converted(probe.target)
+        p.model.path = _converted(probe.target, ends)
+        p.special = True  # tokens that end an output are part of it
         p.n_parallel = SLOTS
         p.n_ctx = SLOTS * probe.context
         # flash attention rounds to float16 whatever the type of the cache is
@@ -233,7 +290,7 @@ class XllamacppEngine:
         p.api_keys = [secrets.token_hex(16)]
         p.n_threads_http = 1
         if speculate:
-            self._speculation(library, p.speculative, probe)
+            self._speculation(library, p.speculative, probe, ends)
         return p
 
     def _check_device(self, library: Any) -> None:
@@ -246,7 +303,9 @@ class XllamacppEngine:
                 "builds for GPUs are other packages (see its homepage)"
             )
 
-    def _speculation(self, library: Any, parameters: Any, probe: ModelPair) -> None:
+    def _speculation(
+        self, library: Any, parameters: Any, probe: ModelPair, ends: tuple[int, ...]
+    ) -> None:
         kind = f"COMMON_SPECULATIVE_TYPE_{self._method.kind}"
         try:
             parameters.types = [getattr(library.common_speculative_type, kind)]
@@ -261,7 +320,7 @@ class XllamacppEngine:
             setattr(group, name, value)
         if self._method.draft == "model":
             assert probe.draft is not None
-            group.mparams.path = _converted(probe.draft)
+            group.mparams.path = _converted(probe.draft, ends)
             group.cache_type_k = group.cache_type_v = getattr(library.ggml_type, self._cache)
             group.n_gpu_layers = self._layers
             group.cpuparams.n_threads = group.cpuparams_batch.n_threads = self._threads
@@ -273,6 +332,7 @@ def create(
     threads: str = "1",
     gpu_layers: str = "0",
     cache: str = "float32",
+    window: str = "0",
 ) -> XllamacppEngine:
     """Make the engine of one method.
 
@@ -282,7 +342,7 @@ def create(
         A key of `METHODS`; empty for the draft model.
     order : str
         A key of `ORDERS`.
-    threads, gpu_layers, cache : str
+    threads, gpu_layers, cache, window : str
         As for `XllamacppEngine`.
 
     Raises
@@ -290,7 +350,7 @@ def create(
     UnknownEngineError
         If an option means nothing.
     """
-    return XllamacppEngine(method or "draft-model", order, threads, gpu_layers, cache)
+    return XllamacppEngine(method or "draft-model", order, threads, gpu_layers, cache, window)
 
 
 def _layers(text: str) -> int:
@@ -330,9 +390,9 @@ def _rounds(counters: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     return tuple(rounds)
 
 
-def _converted(folder: Path) -> str:
+def _converted(folder: Path, ends: tuple[int, ...] = ()) -> str:
     try:
-        return str(gguf_probe.gguf_file(folder))
+        return str(gguf_probe.gguf_file(folder, ends=ends))
     except gguf_probe.ERRORS as exc:
         raise EngineLoadError(f"cannot write the model in {folder} as GGUF: {exc}") from exc
 

@@ -73,6 +73,11 @@ class Capabilities:
     processes : int or None
         How many copies of the engine may run side by side on one machine: 1 where one takes all
         its cores or memory, or is a server that others share. None sets no limit.
+    processors : tuple of str
+        What else of a decoding it supports, by the names of `Decoding`: ``"logit_bias"``,
+        ``"repetition_penalty"``, ``"presence_penalty"``, ``"frequency_penalty"``, ``"banned"``,
+        ``"allowed"``, ``"stop"``, ``"min_new_tokens"``. An engine that claims ``"stop"`` answers
+        with fewer tokens than were asked for where the last of them is a stop token.
     """
 
     draft: Draft = "model"
@@ -87,6 +92,7 @@ class Capabilities:
     verification: Verification = "any"
     precision: Precision = "float32"
     processes: int | None = None
+    processors: tuple[str, ...] = ()
 
     @property
     def low_precision(self) -> bool:
@@ -95,6 +101,9 @@ class Capabilities:
 
     def refuses(self, decoding: Decoding) -> str | None:
         """Name the first thing in `decoding` that is not claimed, or None."""
+        for name in decoding.processors:
+            if name not in self.processors:
+                return name
         if decoding.greedy:
             return None if self.greedy else "greedy"
         if not self.sampling:
@@ -140,7 +149,8 @@ class Request:
     prompt : tuple of int
         Token ids.
     max_new_tokens : int
-        Exactly this many tokens are wanted: the probes have no end-of-sequence token.
+        Exactly this many tokens are wanted, or fewer, the last of which is in `decoding.stop`: the
+        probes have no end-of-sequence token of their own.
     decoding : Decoding
         The configuration to sample with.
     seed : int or None

@@ -10,6 +10,7 @@ from conformance.evidence import Evidence
 from conformance.law import Bools
 from conformance.oracle import Tree
 from conformance.plan import Case, RunPlan
+from conformance.processors import ended
 from conformance.statistics import certificate
 from conformance.statistics.proportion import wilson
 from conformance.verdict import Finding, Interval
@@ -37,6 +38,9 @@ class GreedyJudge:
         self.prompts = case.workload.prompt_array
         self.tree: Tree = case.oracle.tree(evidence.prompt, evidence.tokens)
         shape = self.tree.tokens.shape
+        # after its end an output has no choice left, and agreeing there tells nothing
+        over = ended(self.tree.tokens, case.decoding)
+        self._going_on = np.concatenate([np.ones_like(over[:, :1]), ~over[:, :-1]], axis=1)
         self.judged, self.diverged = np.zeros(shape, bool), np.zeros(shape, bool)
         self.impossible, self.gap = np.zeros(shape, bool), np.zeros(shape)
         for chunk in case.oracle.chunks(self.prompts, self.tree):
@@ -44,15 +48,16 @@ class GreedyJudge:
             row, x = self.tree.prefix.flat[at] - chunk.begin, self.tree.tokens.flat[at]
             valid = self.tree.valid.flat[at]
             judged = valid & ~chunk.laws.ambiguous[row]
-            self.judged.flat[at] = judged
+            self.judged.flat[at] = judged & self._going_on.flat[at]
             self.impossible.flat[at] = valid & ~chunk.laws.possible[row, x]
-            self.diverged.flat[at] = judged & (x != chunk.logits.argmax(axis=1)[row])
+            argmax = chunk.logits.argmax(axis=1)[row]
+            self.diverged.flat[at] = self.judged.flat[at] & (x != argmax)
             self.gap.flat[at] = chunk.logits.max(axis=1)[row] - chunk.logits[row, x]
 
     @cached_property
     def set_aside(self) -> int:
         """Tokens at near ties."""
-        return int((self.tree.valid & ~self.judged).sum())
+        return int((self.tree.valid & self._going_on & ~self.judged).sum())
 
     def findings(self) -> list[Finding]:
         """Support and identity."""

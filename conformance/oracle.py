@@ -16,6 +16,7 @@ from conformance.contract import Draft
 from conformance.decoding import Decoding, Dialect
 from conformance.law import Bools, Floats, Laws, law_at, warp
 from conformance.probes import Probe
+from conformance.processors import longest_gain, processed
 from conformance.recipes import MISSING, OWN
 from conformance.tinylm import TinyLlama, Tokens
 
@@ -138,30 +139,39 @@ class Oracle:
         self.noise = noise
 
     def _laws(self, logits: Floats) -> Laws:
+        gain = longest_gain(self.decoding)
         if self.noise is None:
-            return law_at(logits, self.decoding, self.dialect, self.probe.tolerance)
-        return law_at(logits, self.decoding, self.dialect, self.noise, edges_only=True)
+            return law_at(logits, self.decoding, self.dialect, self.probe.tolerance * gain)
+        return law_at(logits, self.decoding, self.dialect, self.noise * gain, edges_only=True)
+
+    def _processed(self, logits: Floats, prompts: Tokens, tokens: Tokens) -> Floats:
+        return processed(logits, prompts, tokens, self.decoding, self.dialect)
 
     def target_laws(self, prompts: Tokens, tokens: Tokens) -> Laws:
         """Laws after each of B prefixes: a prompt and a string of m >= 0 tokens. [B, L], [B, m]"""
-        logits = _after(self.probe.target, prompts, tokens)[:, -1]
-        return self._laws(logits)
+        logits = _after(self.probe.target, prompts, tokens)
+        return self._laws(self._processed(logits, prompts, tokens)[:, -1])
 
     def draft_laws(self, prompts: Tokens, tokens: Tokens, logits: Floats) -> Floats | None:
         """Draft laws at every position, [B, m + 1, V]; None where there is none to look towards."""
         vocab = self.probe.recipe.vocab_size
         match self.draft_kind:
             case "model":
-                return self._warp(_after(self.probe.draft, prompts, tokens))
+                raw = _after(self.probe.draft, prompts, tokens)
+                return self._warp(self._processed(raw, prompts, tokens))
             case "early-exit":
-                return self._warp(_after(self.probe.target, prompts, tokens, EARLY_EXIT_LAYERS))
+                raw = _after(self.probe.target, prompts, tokens, EARLY_EXIT_LAYERS)
+                return self._warp(self._processed(raw, prompts, tokens))
             case "other-vocabulary":
                 shared, unknown = vocab - MISSING, vocab - MISSING + OWN - 1
                 given, emitted = (np.where(t < shared, t, unknown) for t in (prompts, tokens))
                 known = _after(self.probe.draft, given, emitted)[..., :shared]
                 padded = np.full((*known.shape[:-1], vocab), -np.inf)
                 padded[..., :shared] = known
-                return self._warp(padded)
+                # where every token that is left is one the draft lacks, it has no law
+                own = self._processed(padded, prompts, tokens)
+                known_law = np.isfinite(own).any(axis=-1, keepdims=True)
+                return self._warp(np.where(known_law, own, logits))
             case "lookup":
                 guess = lookup_guess(np.concatenate([prompts, tokens], axis=1), prompts.shape[1])
                 one_hot = np.zeros((*guess.shape, vocab))
@@ -217,8 +227,9 @@ class Oracle:
                 continue
             at = tree.request[low:high] - begin, tree.index[low:high]
             given = prompts[tree.prompt[rows]]
-            logits = _after(self.probe.target, given, tree.tokens[rows, :-1])
-            draft = self.draft_laws(given, tree.tokens[rows, :-1], logits)
+            before = tree.tokens[rows, :-1]
+            logits = self._processed(_after(self.probe.target, given, before), given, before)
+            draft = self.draft_laws(given, before, logits)
             mine = logits[at]
             laws = self._laws(mine)
             yield Chunk(int(low), laws, None if draft is None else draft[at], mine)

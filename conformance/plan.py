@@ -35,6 +35,7 @@ from conformance.workload import (
     requests_for,
     sampled_prompts,
     sampled_workload,
+    share_before_end,
 )
 
 DEFAULT_ALPHA = 1e-6
@@ -315,6 +316,8 @@ def _workload(case: Case, profile: Profile, level: float, seed: int, at_least: i
         # single precision, and a little over half of them in bfloat16.
         spare = 2.5 if case.capabilities.low_precision else 1.1
         wanted = int(np.ceil(spare * tokens / GREEDY_TOKENS))
+        if case.decoding.stop:
+            wanted = int(np.ceil(wanted / share_before_end(case.oracle, wanted, seed)))
         return greedy_workload(case.oracle, max(wanted, at_least), seed)
     prompts = sampled_prompts(case.oracle, seed)
     laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64)).probs

@@ -62,6 +62,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--conformance-seed", type=int, default=0, help="seed of everything")
     group.addoption(
+        "--conformance-suite",
+        action="append",
+        metavar="NAME",
+        help="what is asked: law, ends, processors or all (default: law); may be given several "
+        "times",
+    )
+    group.addoption(
         "--conformance-timeout",
         type=float,
         default=300.0,
@@ -111,6 +118,7 @@ def _store(config: pytest.Config) -> Store:
         settings = settings_from(
             tuple(config.getoption("engine")),
             tuple(config.getoption("decoding") or ()),
+            suites=tuple(config.getoption("conformance_suite") or ("law",)),
             profile=config.getoption("conformance_profile"),
             probe=config.getoption("conformance_probe"),
             alpha=config.getoption("conformance_alpha"),

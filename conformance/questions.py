@@ -37,13 +37,12 @@ NEVER_ASKED: tuple[Question, ...] = (
         "size, vocabulary or architecture brings out is not seen",
     ),
     Question(
-        "stop strings and end of sequence",
-        "every request asks for a fixed number of tokens, and the probes have no token that ends",
+        "stop strings",
+        "outputs are judged by their token ids, and end at ids alone",
     ),
     Question(
-        "penalties, logit bias, bad words, grammars",
-        "the law would depend on the whole output; decodings here are greedy, temperature, top-k, "
-        "top-p and min-p",
+        "grammars, bad words of several tokens, typical and epsilon cut-offs",
+        "masks and biases are the same at every place of an output here",
     ),
     Question(
         "long prompts and long outputs",

@@ -20,6 +20,7 @@ from conformance.result import CaseResult
 from conformance.served.decide import judge_served
 from conformance.served.plan import ServedCase, plan_all, served_cases
 from conformance.served.words import is_served
+from conformance.suite import LAW, SUITES
 from conformance.verdict import EXIT_CODES, CaseVerdict, Verdict, run_verdict
 from conformance.verifier import VerifierCapabilities
 from conformance.verifier.decide import judge_verifiers
@@ -36,7 +37,9 @@ class Settings:
     engines : tuple of str
         Names as typed.
     decodings : tuple of Decoding
-        Which configurations.
+        Which configurations; where they are left to the suites, those of the suite ``law``.
+    suites : tuple of str
+        Which suites are asked, where the decodings are left to them.
     profile : str
         ``"smoke"``, ``"standard"`` or ``"audit"``.
     probe : str or None
@@ -60,6 +63,7 @@ class Settings:
 
     engines: tuple[str, ...]
     decodings: tuple[Decoding, ...] = DEFAULT_DECODINGS
+    suites: tuple[str, ...] = (LAW,)
     profile: str = "standard"
     probe: str | None = None
     alpha: float = DEFAULT_ALPHA
@@ -186,12 +190,16 @@ def _questions(settings: Settings, capabilities: Capabilities) -> Iterator[tuple
     and before them the worked example where the draft can be given, or a small vocabulary where
     drafts come from lookup.
     """
-    if settings.uses_default_decodings and settings.probe is None:
+    law = not settings.uses_default_decodings or LAW in settings.suites
+    if settings.uses_default_decodings and settings.probe is None and law:
         extra = {"model": "worked-example", "lookup": "small"}.get(capabilities.draft)
         if extra:
             yield extra, Decoding()
-    for decoding in settings.decodings:
-        yield probe_for(capabilities, settings.probe), decoding
+    probe = probe_for(capabilities, settings.probe)
+    asked = list(settings.decodings) if law else []
+    if settings.uses_default_decodings:
+        asked += [d for name in settings.suites if name != LAW for d in SUITES[name]]
+    yield from ((probe, decoding) for decoding in asked)
 
 
 def judge_cases(

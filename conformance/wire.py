@@ -25,7 +25,7 @@ from conformance.contract import (
     Request,
     Verification,
 )
-from conformance.decoding import Decoding, Dialect
+from conformance.decoding import PROCESSORS, Decoding, Dialect
 from conformance.errors import BadAnswerError, EngineLoadError
 
 Json = dict[str, Any]
@@ -107,6 +107,8 @@ def read_description(data: Json) -> tuple[EngineCard, Capabilities]:
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a string, not {value!r:.100}")
     card = {name: plain_text(value, LONGEST_FIELD) for name, value in card.items()}
+    if "processors" in raw:
+        raw["processors"] = tuple(raw["processors"])
     capabilities = Capabilities(**(raw | {"dialect": Dialect(**dialect)}))
     for name in SWITCHES:
         if not isinstance(getattr(capabilities, name), bool):
@@ -116,6 +118,9 @@ def read_description(data: Json) -> tuple[EngineCard, Capabilities]:
     most = capabilities.processes
     if most is not None and (type(most) is not int or most < 1):
         raise TypeError(f"processes must be a whole number >= 1, not {most!r:.100}")
+    names = capabilities.processors
+    if not set(names) <= set(PROCESSORS):
+        raise ValueError(f"processors are some of {', '.join(PROCESSORS)}, not {names!r:.100}")
     if capabilities.draft not in get_args(Draft):
         raise ValueError(f"draft must be one of {get_args(Draft)}, not {capabilities.draft!r:.100}")
     if capabilities.precision not in get_args(Precision):
@@ -167,7 +172,7 @@ def decode_pair(data: Json) -> ModelPair:
 
 def encode_requests(requests: Sequence[Request]) -> list[Json]:
     """Requests as plain data."""
-    plain = {d: asdict(d) for d in {r.decoding for r in requests}}
+    plain = {d: _decoding(d) for d in {r.decoding for r in requests}}
     return [
         {
             "prompt": r.prompt,
@@ -182,12 +187,27 @@ def encode_requests(requests: Sequence[Request]) -> list[Json]:
     ]
 
 
+def _decoding(decoding: Decoding) -> Json:
+    """A decoding as plain data; what was not asked for, and an older engine does not know, is left
+    out.
+    """
+    data = asdict(decoding)
+    return {k: v for k, v in data.items() if k not in PROCESSORS or k in decoding.processors}
+
+
 def decode_requests(data: Sequence[Json]) -> list[Request]:
     """The inverse of `encode_requests`."""
     return [
-        Request(**(row | {"prompt": tuple(row["prompt"]), "decoding": Decoding(**row["decoding"])}))
+        Request(**(row | {"prompt": tuple(row["prompt"]), "decoding": _read(row["decoding"])}))
         for row in data
     ]
+
+
+def _read(data: Json) -> Decoding:
+    lists = {k: tuple(v) for k, v in data.items() if isinstance(v, list)}
+    if "logit_bias" in lists:
+        lists["logit_bias"] = tuple((token, bias) for token, bias in lists["logit_bias"])
+    return Decoding(**(data | lists))
 
 
 def encode_completions(answers: object, requests: Sequence[Request]) -> list[Json]:
@@ -237,12 +257,16 @@ def _completion(answer: object, request: Request, i: int) -> Json:
         raise BadAnswerError(f"answer {i} is {type(answer).__name__}, not Completion")
     wanted = request.max_new_tokens
     tokens = _integers(answer.tokens, f"tokens of answer {i}", wanted + 1)
+    end = _end(tokens, request.decoding)
+    if end:  # sequences keep one length: one that has ended goes on with its last token
+        tokens += tokens[-1:] * (wanted - len(tokens))
+    length = end or wanted
     if len(tokens) != wanted:
         fault = "nothing" if not tokens else f"{len(tokens)} tokens"
         fault = fault if len(tokens) < wanted else "too many tokens"
         raise BadAnswerError(
-            f"answer {i} has {fault} where {wanted} tokens were asked for and no end-of-sequence "
-            "token exists"
+            f"answer {i} has {fault} where {wanted} tokens were asked for and no "
+            + ("stop token ends it" if request.decoding.stop else "end-of-sequence token exists")
         )
     rounds = None
     if answer.rounds is not None and not request.speculate:
@@ -252,10 +276,10 @@ def _completion(answer: object, request: Request, i: int) -> Json:
                 "although Request.speculate is False"
             )
     elif answer.rounds is not None:
-        rounds = _rounds(answer.rounds, i, wanted)
+        rounds = _rounds(answer.rounds, i, length, wanted)
     read: Json = {"tokens": tokens, "rounds": rounds, "counts": _counts(answer, request, i)}
     if request.times and answer.times is not None:
-        read["times"] = _times(answer.times, i, wanted)
+        read["times"] = _times(answer.times, i, length)
     return read
 
 
@@ -329,16 +353,26 @@ def _pairs(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list[
     return pairs
 
 
-def _rounds(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list[int]]:
-    """What the engine says of its blocks, which has to account for its tokens."""
+def _end(tokens: list[int], decoding: Decoding) -> int:
+    """How many tokens there are up to the first that ends the output; 0 without one."""
+    stops = (t for t in range(decoding.min_new_tokens, len(tokens)) if tokens[t] in decoding.stop)
+    return next(stops, -1) + 1
+
+
+def _rounds(
+    answered: Sequence[Sequence[int]], i: int, length: int, wanted: int
+) -> list[list[int]]:
+    """What the engine says of its blocks, which has to account for its tokens: for `length` of them
+    where it ended early, which an engine that overlooks an end does not.
+    """
     rounds = _pairs(answered, i, wanted)
     emitted = sum(accepted + 1 for _, accepted in rounds)
     # every block emits its accepted tokens and one more; only the last may be cut, or stop
     # at its last accepted token
-    if not wanted <= emitted or emitted - (rounds[-1][1] + 1 if rounds else 0) >= wanted:
+    if not length <= emitted or emitted - (rounds[-1][1] + 1 if rounds else 0) >= wanted:
         raise BadAnswerError(
             f"answer {i} reports rounds {_short(rounds)} that emit {emitted} tokens, "
-            f"but has {wanted}"
+            f"but has {length}"
         )
     return rounds
 

@@ -17,6 +17,7 @@ import numpy as np
 from conformance.errors import PlanError
 from conformance.law import Floats
 from conformance.oracle import Oracle
+from conformance.processors import ended
 from conformance.tinylm import Tokens
 
 PROMPT_LENGTH = 24
@@ -86,6 +87,16 @@ def greedy_workload(oracle: Oracle, requests: int, seed: int) -> Workload:
     """Distinct prompts, each asked once."""
     prompts = _candidates(oracle, seed, requests)
     return Workload(tuple(map(tuple, prompts.tolist())), requests, GREEDY_TOKENS)
+
+
+def share_before_end(oracle: Oracle, requests: int, seed: int) -> float:
+    """Share of the tokens asked for that greedy outputs have before they end."""
+    prompts = greedy_workload(oracle, requests, seed).prompt_array
+    tokens = np.zeros((requests, 0), dtype=np.int64)
+    for _ in range(GREEDY_TOKENS):
+        law = oracle.target_laws(prompts, tokens).probs
+        tokens = np.concatenate([tokens, law.argmax(axis=1)[:, None]], axis=1)
+    return 1 - float(ended(tokens, oracle.decoding)[:, :-1].mean())
 
 
 def sampled_workload(oracle: Oracle, prompts: Tokens, requests: int, seed: int) -> Workload:

@@ -71,6 +71,7 @@ def case_model(result: CaseResult, stage: int = 1) -> CaseModel:
         pit=[PitModel(**asdict(h)) for h in result.pit],
         error=result.error,
         stage=stage,
+        claim="relative" if case.probe == MODEL else "absolute",
         trajectories=[TrajectoryModel(**asdict(t)) for t in result.trajectories],
         acceptance=_acceptance(result.acceptance),
         diagnosis=None if result.diagnosis is None else DiagnosisModel(**asdict(result.diagnosis)),

@@ -170,6 +170,13 @@ class CaseModel(_Strict):
     diagnosis: DiagnosisModel | None = Field(
         default=None, description="the likely cause, where a departure was found and it was sought"
     )
+    claim: Literal["absolute", "relative"] = Field(
+        default="absolute",
+        description=(
+            "absolute: held to a law that was computed here; relative: to plain sampling of the "
+            "same server, and to its log-probabilities where it tells them"
+        ),
+    )
     expected: ExpectedModel | None = Field(
         default=None, description="where an entry of the expectations file names this case"
     )

@@ -26,6 +26,7 @@ from conformance.plan import PROFILES, RunPlan
 from conformance.reports.model import CaseModel, Expectation, Report, load_report
 from conformance.reports.writing import replace_text
 from conformance.runner import Settings
+from conformance.suite import LAW, named
 
 FILE = "run.json"
 REPORT, PREVIOUS = "report.json", "report.previous.json"
@@ -50,6 +51,7 @@ class RunFile(BaseModel):
     tool_version: str = __version__
     engines: list[str] = Field(min_length=1, max_length=1000)
     decodings: list[str] | None
+    suites: list[str] = [LAW]
     profile: str
     probe: str | None
     alpha: float
@@ -81,6 +83,7 @@ class RunFile(BaseModel):
         return Settings(
             engines=tuple(self.engines),
             decodings=DEFAULT_DECODINGS if asked is None else asked,
+            suites=named(self.suites),
             stage=number,
             requests=requests,
             **{name: getattr(self, name) for name in AS_THEY_ARE},
@@ -153,6 +156,7 @@ def begin_stage(before: Resumed, plan: RunPlan, folder: Path) -> None:
     run = RunFile(
         engines=list(settings.engines),
         decodings=None if settings.uses_default_decodings else [str(d) for d in settings.decodings],
+        suites=list(settings.suites),
         stages=[dict(s) for s in before.stages],
         described=now,
         expectations=list(before.expectations),

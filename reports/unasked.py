@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from conformance.decoding import Decoding
 from conformance.plan import Case, RunPlan
+from conformance.processors import penalised
 from conformance.questions import NEVER_ASKED, Tier
 from conformance.reports.details import Status, UnaskedModel
 from conformance.reports.model import CaseModel, FindingModel
@@ -28,7 +29,14 @@ _KINDS: tuple[tuple[str, Callable[[Decoding], bool]], ...] = (
     ("top-k", lambda d: d.top_k is not None),
     ("top-p", lambda d: d.top_p is not None),
     ("min-p", lambda d: d.min_p is not None),
+    ("stop tokens", lambda d: bool(d.stop)),
+    ("a least length", lambda d: d.min_new_tokens > 0),
+    ("the repetition penalty", lambda d: d.repetition_penalty is not None),
+    ("presence and frequency penalties", penalised),
+    ("logit bias", lambda d: bool(d.logit_bias)),
+    ("banned or allowed tokens", lambda d: bool(d.banned or d.allowed)),
 )
+NOT_ASKED_FOR = "no such decoding was asked for (options --suite and -d)"
 _NUMBERED = re.compile(r"output index (\d+)")
 _STARTS: tuple[tuple[str, Status], ...] = (
     ("not asked, not claimed: ", "not claimed"),
@@ -126,8 +134,11 @@ def _unjudged(findings: Iterable[FindingModel]) -> Iterator[Found]:
                 key = status, finding.test, finding.message.removeprefix(start)
                 scopes.setdefault(key, {})[finding.scope] = None
                 break
+    alike: dict[tuple[Status, str, str], list[str]] = {}  # tests of the same places
     for (status, test, why), places in scopes.items():
-        yield status, f"{test}: {_together(list(places))}", why
+        alike.setdefault((status, _together(list(places)), why), []).append(test)
+    for (status, where, why), tests in alike.items():
+        yield status, f"{_listed(tests)}: {where}", why
     if stopped:
         yield (
             "not reached",
@@ -140,11 +151,13 @@ def _together(scopes: list[str]) -> str:
     """Join scopes; output indices as one."""
     numbers = [m[1] for scope in scopes if (m := _NUMBERED.fullmatch(scope))]
     rest = [scope for scope in scopes if not _NUMBERED.fullmatch(scope)]
-    if len(numbers) > 1:
-        rest.insert(0, f"output indices {', '.join(numbers[:-1])} and {numbers[-1]}")
-    elif numbers:
-        rest.insert(0, f"output index {numbers[0]}")
+    if numbers:
+        rest.insert(0, f"output {'index' if len(numbers) == 1 else 'indices'} {_listed(numbers)}")
     return ", ".join(rest)
+
+
+def _listed(words: list[str]) -> str:
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _not_in_this_run(cases: Sequence[Case]) -> Iterator[Found]:
@@ -160,7 +173,7 @@ def _not_in_this_run(cases: Sequence[Case]) -> Iterator[Found]:
                 missing.setdefault(kind, []).append(engine)
     for kind, engines in missing.items():
         whom = "" if len(engines) == len(mine) else f" of {', '.join(engines)}"
-        yield "not in this run", f"{kind}{whom}", "no such decoding was asked for (option -d)"
+        yield "not in this run", f"{kind}{whom}", NOT_ASKED_FOR
 
 
 def _never(cases: Sequence[Case]) -> Iterator[Found]:

@@ -46,8 +46,9 @@ def gather_runs(
     out = []
     for plan, rs in zip(plans, requests, strict=True):
         mine = [next(answers) for _ in rs]
-        wire.encode_completions(mine, rs)  # the contract, as a worker process holds it
-        tokens: Tokens = np.array([a.tokens for a in mine], dtype=np.int64)
+        # the contract, as a worker process holds it
+        padded = [c["tokens"] for c in wire.encode_completions(mine, rs)]
+        tokens: Tokens = np.array(padded, dtype=np.int64)
         assert case.workload is not None
         out.append(
             Evidence(

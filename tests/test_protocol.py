@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from conformance import contract, launch, wire
 from conformance.cli import main
 from conformance.contract import Capabilities, EngineCard, ModelPair, Request
-from conformance.decoding import Decoding, Dialect
+from conformance.decoding import PROCESSORS, Decoding, Dialect
 from conformance.errors import EngineFailure
 from conformance.pool import Task, Worker
 from conformance.probes import load_probe
@@ -64,7 +64,10 @@ def test_it_is_the_contracts() -> None:
     claims = parts["capabilities"]["properties"]
     for name in ("draft", "verification", "precision"):
         assert claims[name]["enum"] == list(get_args(getattr(contract, name.capitalize())))
-    assert parts["decoding"]["required"] == [f.name for f in fields(Decoding)]
+    decoding = [f.name for f in fields(Decoding)]
+    assert list(parts["decoding"]["properties"]) == decoding
+    assert parts["decoding"]["required"] == [n for n in decoding if n not in PROCESSORS]
+    assert claims["processors"]["items"]["enum"] == list(PROCESSORS)
     asked = [f.name for f in fields(Request)]
     assert list(parts["request"]["properties"]) == asked
     assert parts["request"]["required"] == [name for name in asked if name != "times"]

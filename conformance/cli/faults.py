@@ -78,6 +78,12 @@ NEEDS = {
     "temperature": "a temperature other than 1",
     "filter": "top-k, top-p or min-p",
     "warp": "a temperature other than 1, or a filter",
+    "processor": "a penalty, a bias, a mask or a least length",
+    "history": "a penalty",
+    "repetition": "a repetition penalty",
+    "minimum": "a least length",
+    "stop": "stop tokens",
+    "stops": "several stop tokens",
 }
 
 

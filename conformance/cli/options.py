@@ -27,6 +27,16 @@ def run_options(command: Command) -> Command:
             "worked example where the method has a draft model.",
         ),
         click.option(
+            "--suite",
+            "suites",
+            type=click.Choice(["law", "ends", "processors", "all"]),
+            multiple=True,
+            default=("law",),
+            show_default=True,
+            help="What is asked: sampling itself; stop tokens and least lengths; penalties, biases "
+            "and masks. May be given several times; what --decoding gives is asked instead.",
+        ),
+        click.option(
             "--profile",
             type=click.Choice(["smoke", "standard", "audit"]),
             default="standard",
@@ -72,17 +82,18 @@ def run_options(command: Command) -> Command:
 
 
 def settings_from(
-    engines: tuple[str, ...], decodings: tuple[str, ...], **fields: Any
+    engines: tuple[str, ...], decodings: tuple[str, ...], suites: tuple[str, ...], **fields: Any
 ) -> Any:  # a Settings; its module is heavy and is imported only here
     """Turn options into settings, parsing the decodings."""
     from conformance.decoding import DEFAULT_DECODINGS, parse_decodings  # noqa: PLC0415
     from conformance.runner import Settings  # noqa: PLC0415
+    from conformance.suite import named  # noqa: PLC0415
 
     if not engines:
         raise click.UsageError("Missing argument 'ENGINE...'.")
     check_names(engines)
     parsed = parse_decodings(decodings) if decodings else DEFAULT_DECODINGS
-    return Settings(engines=engines, decodings=parsed, **fields)
+    return Settings(engines=engines, decodings=parsed, suites=named(suites), **fields)
 
 
 def check_names(engines: tuple[str, ...]) -> None:

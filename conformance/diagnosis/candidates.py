@@ -15,8 +15,10 @@ from conformance.evidence import Evidence, stack_rounds
 from conformance.faults import FAULTS, Fault
 from conformance.faults.steps import EXACT_STEPS
 from conformance.oracle import Oracle, Sample
+from conformance.processors import penalised
 from conformance.reference import emitted_law
 from conformance.tinylm import Tokens
+from conformance.wire import encode_completions
 
 EXACT_NAME = "exact"
 # sizes of a factor or a threshold that are tried where the fault's own rule can be computed
@@ -68,6 +70,12 @@ def applicable(fault: Fault, decoding: Decoding) -> bool:
         "temperature": warmed,
         "filter": decoding.truncates,
         "warp": warmed or decoding.truncates,
+        "processor": bool(set(decoding.processors) - {"stop"}),
+        "history": decoding.repetition_penalty is not None or penalised(decoding),
+        "repetition": decoding.repetition_penalty is not None,
+        "minimum": decoding.min_new_tokens > 0,
+        "stop": bool(decoding.stop),
+        "stops": len(decoding.stop) > 1,
     }
     return needs[fault.needs]
 
@@ -129,8 +137,9 @@ def answers(setting: Setting, name: str, size: float | None, n: int, portion: in
         for i, p in enumerate(which)
     ]
     done = [c for b in range(0, n, BATCH) for c in engine.generate(requests[b : b + BATCH])]
+    padded = [c["tokens"] for c in encode_completions(done, requests)]
     return Evidence(
-        tokens=np.array([c.tokens for c in done], dtype=np.int64),
+        tokens=np.array(padded, dtype=np.int64),
         prompt=which,
         seeds=np.arange(n),
         rounds=stack_rounds([c.rounds for c in done]) if setting.labelled else None,

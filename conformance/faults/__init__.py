@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 
 from conformance.errors import UnknownEngineError
+from conformance.faults.around import AROUND
 from conformance.faults.fault import Fault, Span
 from conformance.faults.positions import POSITIONS
 from conformance.faults.probabilities import PROBABILITIES
@@ -20,7 +21,9 @@ from conformance.reference import Rule
 
 __all__ = ["FAULTS", "Fault", "Span", "parse_fault", "rule_faults"]
 
-FAULTS: dict[str, Fault] = {f.name: f for f in (*RULES, *PROBABILITIES, *POSITIONS, *STATE)}
+FAULTS: dict[str, Fault] = {
+    f.name: f for f in (*RULES, *PROBABILITIES, *POSITIONS, *STATE, *AROUND)
+}
 
 
 def parse_fault(text: str) -> tuple[Fault, Rule | None]:

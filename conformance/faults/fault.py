@@ -11,7 +11,10 @@ from conformance.faults.steps import Steps, by_rule
 from conformance.reference import Rule
 
 Tier = Literal["rule", "probability", "engine"]
-Needs = Literal["anything", "sampling", "temperature", "filter", "warp"]
+Needs = Literal[
+    "anything", "sampling", "temperature", "filter", "warp", "processor", "history", "repetition",
+    "minimum", "stop", "stops",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +67,12 @@ class Fault:
         right rule is given; or the engine around them.
     make : callable
         Builds the `Rule`, or the `Steps`, from the fault's parameter.
-    needs : {'anything', 'sampling', 'temperature', 'filter', 'warp'}
-        The decodings under which it changes anything: greedy ones too, all but greedy, a
-        temperature other than 1, a filter (top-k, top-p, min-p), or either of the last two.
+    needs : str
+        The decodings under which it changes anything: ``"anything"``, greedy ones too;
+        ``"sampling"``, all but greedy; a ``"temperature"`` other than 1; a ``"filter"`` (top-k,
+        top-p, min-p); a ``"warp"``, either of the last two; a ``"processor"`` of logits; one that
+        looks at the ``"history"``, a penalty; the ``"repetition"`` penalty; a ``"minimum"`` of new
+        tokens; a ``"stop"`` token; several of those, ``"stops"``.
     parameter : float or None
         Its size; by default the one it has in the wild. None where there is none.
     span : Span or None

@@ -14,6 +14,7 @@ import numpy as np
 
 from conformance.decoding import Decoding, Dialect
 from conformance.law import Floats
+from conformance.processors import History, apply
 from conformance.reference import EXACT, Ints, Rule, draw, verify
 
 Round = tuple[int, int]
@@ -144,6 +145,22 @@ def by_rule(rule: Rule) -> Steps:
     return Steps(verify=lambda block: judged(block, rule))
 
 
+def stopped(answer: Answer, decoding: Decoding) -> Answer:
+    """An answer up to the first token that ends it, with the blocks that made it."""
+    tokens, rounds = answer
+    found = (t for t in range(decoding.min_new_tokens, len(tokens)) if tokens[t] in decoding.stop)
+    end = next(found, None)
+    if end is None:
+        return answer
+    return tokens[: end + 1], rounds[: blocks_until(rounds, end)]
+
+
+def blocks_until(rounds: list[Round], index: int) -> int:
+    """How many blocks there are up to the one with the token at an output index."""
+    reach = np.cumsum([accepted + 1 for _, accepted in rounds])
+    return int(np.searchsorted(reach, index + 1)) + 1
+
+
 def cut(w: Written) -> list[Answer]:
     """The first `wanted` tokens, and the rounds as they were."""
     return [
@@ -174,6 +191,13 @@ class Steps:
         Further uniforms a block, in `Block.extra`.
     spare : callable
         ``(wanted, k) -> tokens`` to generate beyond those asked for, where `answer` loses some.
+    process : callable
+        ``(logits, history, decoding, target) -> logits``, [b, n, V]: what is done to the logits of
+        the target, or the draft, before they are warped.
+    counts_rejected : bool
+        Whether rejected proposals stay counted by penalties.
+    end : callable
+        ``(answer, decoding) -> answer``: where an answer ends.
     """
 
     uniforms: Callable[[tuple[int, ...], int, int], Floats] = streams
@@ -184,6 +208,11 @@ class Steps:
     answer: Callable[[Written], list[Answer]] = cut
     extra: int = 0
     spare: Callable[[int, int], int] = lambda wanted, k: 0
+    process: Callable[[Floats, History, Decoding, bool], Floats] = (
+        lambda logits, history, decoding, target: apply(logits, history, decoding)
+    )
+    counts_rejected: bool = False
+    end: Callable[[Answer, Decoding], Answer] = stopped
 
 
 EXACT_STEPS = Steps()

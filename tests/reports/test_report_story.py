@@ -179,7 +179,11 @@ def empty(test: str, scope: str, message: str) -> FindingModel:
 def test_what_was_not_reached(probe_cache: object, case_of: Cases) -> None:
     why = "not judged: no prefix was reached often enough"
     findings = [
-        *(empty("chi-square", f"output index {t}", why) for t in (5, 6, 7)),
+        *(
+            empty(test, f"output index {t}", why)
+            for t in (5, 6, 7)
+            for test in ("chi-square", "KL")
+        ),
         empty("draft leak", "bonus", "not judged: no token tells draft from target there"),
         empty(
             "PIT by p", "all tokens", "p = 0.2, for information only (sampling was stopped early)"
@@ -187,14 +191,14 @@ def test_what_was_not_reached(probe_cache: object, case_of: Cases) -> None:
     ]
     found = told_of(plan_of("temperature=1"), case_of, Verdict.NOT_EXACT, findings=findings)
     assert by_status(found, "not reached") == {
-        "chi-square: output indices 5, 6 and 7": "no prefix was reached often enough",
+        "chi-square and KL: output indices 5, 6 and 7": "no prefix was reached often enough",
         "draft leak: bonus": "no token tells draft from target there",
         "every test that needs the planned number of samples": "sampling was stopped as soon as a "
         "departure was certain",
     }
     # every planned test without an answer is somewhere in the list
     questions = " ".join(by_status(found, "not reached"))
-    assert all(f.scope.split()[-1] in questions for f in findings[:4])
+    assert all(f.scope.split()[-1] in questions for f in findings[:7])
 
 
 def test_what_this_run_left_out(probe_cache: object, case_of: Cases) -> None:
