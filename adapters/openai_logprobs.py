@@ -13,7 +13,7 @@ request has the decoding, and the server is trusted to return its law after all 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,7 +153,7 @@ def _sglang_pairs(place: object) -> list[tuple[object, object]]:
     return [(t[1], t[0]) for t in pairs if len(t) > 1]
 
 
-_PLACES = {
+_PLACES: dict[str, Callable[[Json], object]] = {
     "vllm": _vllm_places,
     "llama": lambda a: a.get("completion_probabilities"),
     "sglang": lambda a: _meta(a).get("output_top_logprobs"),

@@ -236,7 +236,8 @@ def _openings(case: ServedCase, counted: _Counted, ended: set[Node], arms: int) 
             continue
         law = nodes.laws[root]
         cell: dict[tuple[int, ...], int] = {}
-        low, high = [], []
+        low: list[float] = []
+        high: list[float] = []
         for c, t in enumerate(law.ids.tolist()):
             child = (p, (t,))
             if child in nodes.expected and child not in ended:

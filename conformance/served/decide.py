@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from conformance.decide import AIMED_AT, SEEN_AT_LEAST
@@ -85,7 +85,7 @@ def _failed(gathered: Gathered) -> CaseResult:
     return CaseResult(
         gathered.case,
         CaseVerdict(verdict, f"{how}: {error}"),
-        arms=_facts(gathered.arms),
+        arms=_facts(gathered),
         error=error.detail or str(error),
     )
 
@@ -108,7 +108,7 @@ def _decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
         verdict(plan, case, found, seen, gathered.stopped),
         findings=found,
         speculation=seen,
-        arms=_facts(arms),
+        arms=_facts(gathered),
         bars=() if greedy else opening_bars(case, arms),
     )
 
@@ -283,9 +283,11 @@ def _seen(case: ServedCase, e: ServedEvidence) -> Speculation:
     )
 
 
-def _facts(arms: Mapping[str, ServedEvidence]) -> tuple[ArmFacts, ...]:
-    """Both control samples are one arm of the report, with the checksums of both."""
-    out = []
+def _facts(gathered: Gathered) -> tuple[ArmFacts, ...]:
+    """Both control samples are one arm of the report, with the checksums of both, and of what the
+    control server told of its law.
+    """
+    out, arms, laws = [], gathered.arms, gathered.laws
     for name, parts in ((SPECULATIVE, (SPECULATIVE,)), (CONTROL, (CONTROL, AGAIN))):
         found = [arms[p] for p in parts if p in arms]
         if found:
@@ -297,7 +299,10 @@ def _facts(arms: Mapping[str, ServedEvidence]) -> tuple[ArmFacts, ...]:
                     tokens=sum(int((e.symbols != ABSENT).sum()) for e in found),
                     set_aside=0,
                     seconds=found[0].seconds / len(ARMS) * len(found),
-                    sha256=" ".join(e.sha256 for e in found),
+                    sha256=" ".join(
+                        [e.sha256 for e in found]
+                        + ([laws.sha256] if laws is not None and name == CONTROL else [])
+                    ),
                 )
             )
     return tuple(out)

@@ -39,7 +39,6 @@ LAWS = "laws"  # in the place of an arm, in the name of the file
 WALKS = 4  # whole answers asked of each prompt
 REPEATS = 3  # answers wanted at a prefix, on the way to a longer one or asked for it alone
 MOST_NODES = 512
-MOST_ROWS = 2**18
 PREFIX, IDS = columns.listed("prefix"), columns.listed("ids")
 LOGPROBS = columns.listed("logprobs", columns.FLOAT)
 SHAPE = parquet.Shape(
@@ -130,15 +129,22 @@ class ServedLaws:
         parquet.write_table(path, SHAPE, [told], meta)
 
 
-def load_laws(path: Path) -> ServedLaws:
+def load_laws(path: Path, most: int | None = None) -> ServedLaws:
     """Read them.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    most : int, optional
+        Rows it may have.
 
     Raises
     ------
     EvidenceError
         If the file is missing, damaged, or its checksum is another's.
     """
-    return parquet.read_table(path, SHAPE, _made, MOST_ROWS)
+    return parquet.read_table(path, SHAPE, _made, most)
 
 
 def _made(table: pa.Table, meta: parquet.Meta) -> ServedLaws:
@@ -184,13 +190,20 @@ def kept_laws(plan: RunPlan, case: ServedCase, folder: Path) -> ServedLaws | Non
     path = evidence_path(folder, case, LAWS)
     if not case.by_law or not os.path.lexists(path):
         return None
-    kept = load_laws(path)
+    kept = load_laws(path, _most_rows(case))
     assert case.met is not None
     assert case.aim is not None
     mine = (case.id, case.texts, case.met.logprobs, case.aim.processed)
     if (kept.case, kept.texts, kept.most, kept.processed) != mine:
         raise EvidenceError(f"{path} was gathered under another plan")
     return kept.at(plan.stage)
+
+
+def _most_rows(case: ServedCase) -> int:
+    """Places that are ever asked about, at all stages together."""
+    assert case.workload is not None
+    walks = len(case.texts) * WALKS * case.workload.new_tokens
+    return walks + 2 * MOST_NODES * REPEATS
 
 
 # --- asking ---------------------------------------------------------------------------------------
@@ -300,7 +313,7 @@ class _Asking:
                 return
             asked = Counter(self.nodes)
             wanted = [h for _, h in worth for _ in range(REPEATS - asked[h])]
-            self._ask(wanted, 1)
+            self._ask(wanted[: _most_rows(self.case) - len(self.nodes)], 1)
 
     def _ask(self, wanted: Sequence[Node], tokens: int) -> None:
         order = self.rng.permutation(len(wanted))

@@ -16,21 +16,26 @@ import numpy as np
 
 from conformance import decide as engines
 from conformance.arm import check_planned
+from conformance.decoding import Decoding
 from conformance.errors import ConformanceError, EvidenceError
 from conformance.evidence import Evidence, first_requests, read_evidence
 from conformance.gather import Gathered, arm_seeds, evidence_path
 from conformance.parquet import Meta
 from conformance.parts import Parts, failure
 from conformance.plan import Case, RunPlan
+from conformance.processors import ended
+from conformance.reports.verify.check import listed
 from conformance.result import CaseResult
 from conformance.served import decide as servers
 from conformance.served.evidence import first_answers, read_served
 from conformance.served.gather import Gathered as ServedGathered
 from conformance.served.gather import replayed, schedule
+from conformance.served.laws import kept_laws
 from conformance.served.plan import ServedCase
 from conformance.served.server import ARMS, SPECULATIVE
 from conformance.verifier import decide as verifiers
-from conformance.verifier.evidence import load_verifier_evidence
+from conformance.verifier.book import Book, jobs_of
+from conformance.verifier.evidence import AGAIN, EDGE, LAW, read_verifier_evidence
 from conformance.verifier.gather import Gathered as VerifierGathered
 from conformance.verifier.judge import ARM
 from conformance.verifier.plan import VerifierCase
@@ -39,6 +44,7 @@ from conformance.watch import Watch
 Found = TypeVar("Found")
 # What a row takes on disk is more than a byte: seeds and digests of questions do not compress.
 ROWS_ANYWAY = 10_000
+FAILED = "the engine's failure or refusal, by the run's word"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +55,8 @@ class Judged:
     ----------
     result : CaseResult
         Verdict, findings and all that is reported of them.
-    word : bool
-        Whether it rests on a failure, or a refusal, of the engine, which no evidence can show.
+    word : str
+        What of it rests on a failure, or a refusal, of the engine, which no evidence can show.
     beyond : bool
         Whether there are answers that this stage did not ask for.
     counted_whole : bool
@@ -59,7 +65,7 @@ class Judged:
     """
 
     result: CaseResult
-    word: bool = False
+    word: str = ""
     beyond: bool = False
     counted_whole: bool = False
 
@@ -139,7 +145,7 @@ def _engine(plan: RunPlan, case: Case, folder: Path, most: int) -> Judged:
         mine, path = case.asked(arm), evidence_path(folder, case, arm)
         cut = replace(first_requests(whole, planned[arm]), planned=planned[arm])
         check_planned(mine, arm, arm_seeds(plan, mine, arm), path, cut)
-        _check_told(arm, cut)
+        _check_told(arm, cut, mine.decoding)
         arms[arm] = cut
     missing = {arm: e.planned - len(e.tokens) for arm, e in arms.items()}
     beyond = any(len(e.tokens) > planned[arm] for arm, e in found.items())
@@ -148,7 +154,7 @@ def _engine(plan: RunPlan, case: Case, folder: Path, most: int) -> Judged:
     _check_ends(beyond, missing, error, settled=_settled(plan, case, arms))
     detail = "" if error is None else error.detail
     result = engines.decide(plan, Gathered(case, arms, error, detail, stopped=error is None))
-    return Judged(result, word=error is not None)
+    return Judged(result, FAILED if error is not None else "")
 
 
 def _settled(plan: RunPlan, case: Case, arms: dict[str, Evidence]) -> bool:
@@ -172,8 +178,10 @@ def _check_ends(
         raise EvidenceError(f"requests have no answer ({short}), and nothing shows why")
 
 
-def _check_told(arm: str, e: Evidence) -> None:
-    """What is told of blocks must account for the tokens, as when the engine answered."""
+def _check_told(arm: str, e: Evidence, decoding: Decoding) -> None:
+    """What is told of blocks must account for the tokens, as when the engine answered: for those
+    up to the end of an output, which an engine may overlook.
+    """
     n, width = e.tokens.shape
     if n == 0:
         return
@@ -186,7 +194,9 @@ def _check_told(arm: str, e: Evidence) -> None:
     total = np.bincount(request, emitted, minlength=n)
     last = np.zeros(n)
     last[request] = emitted  # of a request's blocks the last one stays
-    if not ((each > 0) & (total >= width) & (total - last < width)).all():
+    over = ended(e.tokens, decoding)
+    length = np.where(over.any(axis=1), over.argmax(axis=1) + 1, width)
+    if not ((each > 0) & (total >= length) & (total - last < width)).all():
         raise EvidenceError(f"the blocks told of the {arm} arm do not account for its tokens")
 
 
@@ -216,22 +226,52 @@ def _served(plan: RunPlan, case: ServedCase, folder: Path, most: int) -> Judged:
         ):
             if not np.array_equal(np.asarray(said), np.asarray(wanted)):
                 raise EvidenceError(f"the {what} of the {arm} arm are not those planned")
+    laws = kept_laws(plan, case, folder)
+    if case.by_law and laws is None and error is None:
+        raise EvidenceError("what the control server told of its law is missing")
     missing = {arm: planned - len(e.symbols) for arm, e in arms.items()}
     beyond = any(len(e.symbols) > planned for e in found.values())
     if not any(missing.values()):
         whole = beyond and arms[SPECULATIVE].counts is None
-        return Judged(servers.decide(plan, ServedGathered(case, arms)), False, beyond, whole)
-    greedy = case.decoding.greedy
-    _check_ends(beyond, missing, error, settled=not greedy and replayed(plan, case, arms).settled())
-    result = servers.decide(plan, ServedGathered(case, arms, error, stopped=error is None))
-    return Judged(result, word=error is not None)
+        gathered = ServedGathered(case, arms, laws=laws)
+        return Judged(servers.decide(plan, gathered), "", beyond, whole)
+    settled = not case.decoding.greedy and replayed(plan, case, arms, laws).settled()
+    _check_ends(beyond, missing, error, settled=settled)
+    gathered = ServedGathered(case, arms, error, stopped=error is None, laws=laws)
+    result = servers.decide(plan, gathered)
+    return Judged(result, FAILED if error is not None else "")
 
 
 # --- verifiers ------------------------------------------------------------------------------------
 
 
 def _verifier(plan: RunPlan, case: VerifierCase, folder: Path) -> Judged:
-    evidence = load_verifier_evidence(evidence_path(folder, case, ARM))
-    if (evidence.run, evidence.law_seed) != (plan.seed, case.law_seed):
+    """Its blocks are planned one by one: those there must be some of these, and no others."""
+    planned = {(j.kind, j.name): (0, 0) for j in jobs_of(case, plan.seed)}
+    for j in jobs_of(case, plan.seed):
+        rows, _ = planned[j.kind, j.name]
+        planned[j.kind, j.name] = (rows + j.shape[0], j.shape[1])
+    most = sum(rows for rows, _ in planned.values())
+    found, error = _read(folder, case, {ARM: most}, read_verifier_evidence)
+    e = found[ARM]
+    if (e.case, e.arm) != (case.id, ARM):
+        raise EvidenceError(f"it is evidence of {e.case!r:.200}, {e.arm!r:.40}")
+    if (e.run, e.law_seed) != (plan.seed, case.law_seed):
         raise EvidenceError("the evidence was drawn with other seeds than the run's")
-    return Judged(verifiers.decide(plan, VerifierGathered(case, evidence)))
+    there = {(LAW, name): t.shape for name, t in e.tokens.items()}
+    there |= {(EDGE, name): t.shape for name, t in e.edges.items()}
+    if e.again is not None:
+        there[AGAIN, next(iter(e.tokens), "")] = e.again.shape
+    for key, shape in there.items():
+        rows, width = planned.get(key, (0, 0))
+        if shape[0] > rows or shape[1] != width or key[1] in e.refused:
+            raise EvidenceError(f"it has answers to {key[1]!r:.100} that were not asked for")
+    if e.batch.items() - Book(case, plan.seed, None).batch.items():
+        raise EvidenceError("blocks were asked in other calls than planned")
+    missing = [key[1] for key in planned if key not in there and key[1] not in e.refused]
+    if missing and error is None:
+        raise EvidenceError(f"questions have no answer ({listed(missing)})")
+    word = FAILED if error is not None else ""
+    if e.refused and not word:
+        word = f"questions that were refused, by the run's word: {listed(sorted(e.refused))}"
+    return Judged(verifiers.decide(plan, VerifierGathered(case, e, error)), word)

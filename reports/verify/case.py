@@ -18,15 +18,15 @@ ADJUSTED, EXPECTED = "adjusted_p", "expected"
 TRACEBACK = "Traceback (most recent call last)"
 
 
-def compared(told: CaseModel, found: CaseModel, word: bool) -> Check:
+def compared(told: CaseModel, found: CaseModel, word: str) -> Check:
     """The line of one case.
 
     Parameters
     ----------
     told, found : CaseModel
         As reported, and as worked out again.
-    word : bool
-        Whether it rests on a failure or refusal that no evidence can show.
+    word : str
+        What of it rests on a failure or refusal that no evidence can show; empty if nothing does.
     """
     what = f"case {told.id}"
     mine, theirs = (without(plain(m), (ADJUSTED,)) for m in (found, told))
@@ -41,10 +41,11 @@ def compared(told: CaseModel, found: CaseModel, word: bool) -> Check:
                 f"{found.why}"
             ]
         return differs(what, "; ".join(wrong[:SHOWN_DIFFERENCES]))
-    if word or told.verdict is Verdict.NOT_SUPPORTED:
+    if told.verdict is Verdict.NOT_SUPPORTED or (word and told.verdict is Verdict.ERROR):
         return stated(what, f"{told.verdict.value}, no pass: {told.why}")
     ruled_out = f", {len(told.ruled_out)} certificates" if told.ruled_out else ""
-    return agrees(what, f"{told.verdict.value}, {len(told.findings)} findings{ruled_out}")
+    right = f"{told.verdict.value}, {len(told.findings)} findings{ruled_out}"
+    return stated(what, f"{right}; {word}") if word else agrees(what, right)
 
 
 def without_evidence(told: CaseModel, bare: CaseModel) -> bool:

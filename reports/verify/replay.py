@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from conformance.asked import evidence_path
 from conformance.decide import unsampled
 from conformance.errors import ConformanceError
 from conformance.plan import Case, RunPlan
@@ -23,6 +24,8 @@ from conformance.reports.verify.case import compared, without_evidence
 from conformance.reports.verify.check import Check, agrees, differs, listed, stated
 from conformance.result import CaseResult
 from conformance.runner import asked, prepare
+from conformance.served.laws import LAWS
+from conformance.served.plan import ServedCase
 from conformance.verdict import CaseVerdict, Verdict
 
 MOST_CASES = 5000
@@ -137,6 +140,8 @@ class Replay:
             for paths in files_of(self.folder, case).values()
             for path in paths
         }
+        served = [c for c in plan.cases if isinstance(c, ServedCase) and c.by_law]
+        known |= {evidence_path(self.folder, c, LAWS).name for c in served}
         used = {c.probe for c in plan.cases if c.workload is not None and c.has_probe}
         for what, names in ((EVIDENCE, known), (PROBES, used)):
             folder = self.folder / what
@@ -186,7 +191,7 @@ class Replay:
         if judged.beyond:
             yield differs(f"case {case.id}", f"it has answers that stage {stage} did not ask for")
             return None
-        check = compared(told, model, word=judged.word or case.error is not None)
+        check = compared(told, model, judged.word or case.error or "")
         if model.verdict in (Verdict.NOT_SUPPORTED, Verdict.ERROR):
             self.untested.append(case.id)
         yield check

@@ -155,8 +155,8 @@ def rewrite(folder: Path) -> None:
     run_file = stages.read_run_file(folder)
     before = load_report(folder / "report.json")
     replay = Replay(folder, run_file, {c.id: c for c in before.cases})
-    wrong = [c for c in replay.checks() if c.what in ("plan", "stages") and "," not in c.detail]
-    del wrong
+    for _ in replay.checks():
+        pass
     plan = replay.plan
     assert plan is not None
     report = build_report(

@@ -52,7 +52,7 @@ class Refuses(_Wraps):
 
 
 class Accepts(_Wraps):
-    """Accepts every proposal, and answers in batches that are small enough to be stopped between."""
+    """Accepts every proposal, in batches so small that it can be stopped between them."""
 
     name = "accepts"
 

@@ -73,6 +73,15 @@ def refused_by_hand(report: Json) -> None:
     bad.update(findings=[], bars=[], pit=[], trajectories=[], acceptance=None, diagnosis=None)
 
 
+def nearer(report: Json) -> None:
+    bad = min((f for f in case(report, END)["findings"] if f["rejected"]), key=_p)
+    bad["p_value"] *= 10
+
+
+def _p(found: Json) -> float:
+    return 1.0 if found["p_value"] is None else float(found["p_value"])
+
+
 FORGERIES: dict[str, tuple[Callable[[Json], object], str]] = {
     "the run's verdict": (lambda r: r.update(verdict="EXACT"), "verdict"),
     "exit status": (lambda r: r.update(exit_code=0), "verdict"),
@@ -93,20 +102,20 @@ FORGERIES: dict[str, tuple[Callable[[Json], object], str]] = {
     "probe": (put(case, probe="far"), "case reference"),
     "error on a pass": (put(case, error="x"), "case reference"),
     "p-value": (put(lambda r: finding(r, "KL"), p_value=0.5), "case reference"),
-    "small p-value": (scaled(lambda r: judged(r), "statistic", 1.001), "case faulty:resample"),
-    "p-value near 0": (lambda r: _nearer(r), "case faulty:resample"),
+    "small p-value": (scaled(judged, "statistic", 1.001), "case faulty:resample"),
+    "p-value near 0": (nearer, "case faulty:resample"),
     "level": (scaled(lambda r: finding(r, "KL"), "level", 10), "case reference"),
-    "rejected": (put(lambda r: judged(r), rejected=False), "case faulty:resample"),
+    "rejected": (put(judged, rejected=False), "case faulty:resample"),
     "n": (put(lambda r: finding(r, "KL"), n=10**6), "case reference"),
     "df": (put(lambda r: finding(r, "chi-square"), df=1.0), "case reference"),
     "effect": (put(effect, estimate=0.0), "case reference"),
     "confidence": (put(effect, confidence=0.999), "case reference"),
     "detectable": (scaled(lambda r: finding(r, "KL"), "detectable", 0.5), "case reference"),
     "its unit": (put(lambda r: finding(r, "KL"), detectable_unit="nats"), "case reference"),
-    "message": (put(lambda r: judged(r), message="fine"), "case faulty:resample"),
+    "message": (put(judged, message="fine"), "case faulty:resample"),
     "a finding left out": (drop_finding, "case faulty:resample"),
     "a finding twice": (lambda r: case(r)["findings"].append(finding(r, "KL")), "case reference"),
-    "adjusted p": (scaled(lambda r: judged(r), "adjusted_p", 3.0), "adjusted p-values"),
+    "adjusted p": (scaled(judged, "adjusted_p", 3.0), "adjusted p-values"),
     "proposals": (put(lambda r: case(r)["speculation"], drafted=10**6), "case reference"),
     "rejections": (put(lambda r: case(r)["speculation"], rejected=0), "case reference"),
     "reported": (put(lambda r: case(r)["speculation"], reported=False), "case reference"),
@@ -160,15 +169,6 @@ FORGERIES: dict[str, tuple[Callable[[Json], object], str]] = {
     "a case nobody asked for": (lambda r: r["cases"].append(_renamed(case(r))), "plan"),
     "expected": (lambda r: r.update(expectations=_nothing_expected()), "verdict"),
 }
-
-
-def _nearer(report: Json) -> None:
-    bad = min((f for f in case(report, END)["findings"] if f["rejected"]), key=_p)
-    bad["p_value"] *= 10
-
-
-def _p(found: Json) -> float:
-    return 1.0 if found["p_value"] is None else float(found["p_value"])
 
 
 def _first(values: list[Any], new: Any) -> None:
