@@ -130,6 +130,7 @@ class TransformersEngine:
             precision=DTYPES[dtype],
             processes=None if device == "cpu" else 1,
             processors=CLAIMED,
+            reproducible=True,
         )
         self._device, self._dtype, self._threads = device, dtype, threads_of(threads)
         self._torch: Any = None

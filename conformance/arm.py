@@ -23,7 +23,7 @@ from conformance.evidence import (
     stack_rounds,
 )
 from conformance.parts import Parts, failure, reason
-from conformance.plan import Case, RunPlan
+from conformance.plan import AGAIN, Case, RunPlan
 from conformance.pool import Outcome, Task
 from conformance.tinylm import Tokens
 
@@ -50,6 +50,8 @@ class Arm:
         self.ahead: dict[int, Outcome] = {}  # by first request: chunks whose turn has not come
         self.saved = 0  # requests on disk
         self.size = max(1, case.capabilities.max_batch)
+        if arm == AGAIN:  # in other company
+            self.size = self.size // 2 + 1
         self.lock = threading.Lock()
 
     def take_up(self) -> None:

@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from conformance.contract import Request
-from conformance.plan import Case, RunPlan
+from conformance.plan import AGAIN, Case, RunPlan
 from conformance.tinylm import Tokens
 from conformance.workload import Workload
+
+SPECULATIVE = "speculative"
 
 
 def evidence_path(folder: Path, case: Case, arm: str) -> Path:
@@ -31,6 +33,7 @@ def arm_seeds(plan: RunPlan, case: Case, arm: str) -> Tokens:
     n = case.workload.requests
     if case.decoding.greedy:
         return np.full(n, -1)
+    arm = SPECULATIVE if arm == AGAIN else arm
     key = [plan.seed, zlib.crc32(case.id.encode()), zlib.crc32(arm.encode())]
     fresh, bits = np.random.default_rng(key), np.random.default_rng([*key, 1])
     used: dict[int, None] = {}  # in the order drawn, the same first ones whatever n
@@ -79,7 +82,7 @@ def seeded_requests(case: Case, arm: str, seeds: Tokens) -> list[Request]:
             max_new_tokens=work.new_tokens,
             decoding=case.decoding,
             seed=None if seed < 0 else int(seed),
-            speculate=arm == "speculative",
+            speculate=arm in (SPECULATIVE, AGAIN),
         )
         for p, seed in zip(work.prompt_of, seeds, strict=True)
     ]

@@ -78,6 +78,9 @@ class Capabilities:
         ``"repetition_penalty"``, ``"presence_penalty"``, ``"frequency_penalty"``, ``"banned"``,
         ``"allowed"``, ``"stop"``, ``"min_new_tokens"``. An engine that claims ``"stop"`` answers
         with fewer tokens than were asked for where the last of them is a stop token.
+    reproducible : bool
+        Whether a request with the same seed is answered alike every time, whatever shares its
+        batch.
     """
 
     draft: Draft = "model"
@@ -93,6 +96,7 @@ class Capabilities:
     precision: Precision = "float32"
     processes: int | None = None
     processors: tuple[str, ...] = ()
+    reproducible: bool = False
 
     @property
     def low_precision(self) -> bool:

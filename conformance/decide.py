@@ -7,6 +7,8 @@ import traceback
 from dataclasses import replace
 
 from conformance.acceptance import acceptance
+from conformance.again import TEST as REPRODUCIBILITY
+from conformance.again import repeated
 from conformance.cause import cause_of
 from conformance.compare import compare_arms
 from conformance.diagnosis import diagnose
@@ -16,7 +18,7 @@ from conformance.gather import Gathered
 from conformance.greedy import GreedyJudge, compare_greedy
 from conformance.judge import ArmJudge
 from conformance.pictures import first_token_bars, pit_histograms, trajectory
-from conformance.plan import ACCEPTED, ROUNDING, Case, RunPlan
+from conformance.plan import ACCEPTED, AGAIN, ROUNDING, Case, RunPlan
 from conformance.precision import beyond_rounding, note, with_measured_noise
 from conformance.result import ArmFacts, CaseResult
 from conformance.verdict import CaseVerdict, Finding, Speculation, Verdict
@@ -64,6 +66,7 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     if complete and any(len(e.tokens) != e.planned for e in gathered.arms.values()):
         raise RuntimeError("requests were planned and have no answer")
     arms = dict(gathered.arms)
+    again = arms.pop(AGAIN, None)
     case = with_measured_noise(case, arms.pop(ROUNDING, arms.get("control")))
     gathered = replace(gathered, case=case, arms=arms)
     seen = speculation_seen(gathered.arms["speculative"])
@@ -73,13 +76,17 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     findings = [f for judge in judges.values() for f in judge.findings()]
     if "control" in judges:
         findings.append(compare_arms(judges["speculative"], judges["control"]))
+    if again is not None:
+        findings.append(repeated(arms["speculative"], again))
     spec = judges["speculative"]
     verdict = verdict_of(plan, case, findings, seen, bool(spec.tree.outside))
     if gathered.stopped and verdict.verdict is not Verdict.NOT_EXACT:
         raise RuntimeError("sampling was stopped early, but judging finds no reason for it")
     answers, cause = gathered.arms["speculative"], None
     if verdict.verdict is Verdict.NOT_EXACT:
-        cause, told = cause_of(lambda: diagnose(spec, answers)) if explain else (None, "")
+        # a fault of seeds alone leaves the law as it is
+        look = explain and any(f.rejected and f.test != REPRODUCIBILITY for f in findings)
+        cause, told = cause_of(lambda: diagnose(spec, answers)) if look else (None, "")
         early = _early(gathered) if gathered.stopped else ""
         parts = (size_of(findings), told, verdict.why, early)
         verdict = replace(verdict, why=" ".join(part for part in parts if part))

@@ -22,9 +22,7 @@ from conformance.errors import PlanError
 from conformance.oracle import Oracle
 from conformance.probes import Probe, load_probe, open_probe
 from conformance.recipes import RECIPES
-from conformance.reference import draw
 from conformance.statistics import certificate
-from conformance.statistics.leak import detectable
 from conformance.statistics.tables import cells_expected
 from conformance.workload import (
     GREEDY_TOKENS,
@@ -44,7 +42,8 @@ EVERYWHERE = "all tokens"
 STRATA = ("first of a block", "later in a block", "bonus")
 ACCEPTED = "accepted"
 BY_ID = "PIT by id"
-ROUNDING = "rounding"
+ROUNDING, AGAIN = "rounding", "again"
+AGAIN_REQUESTS = 64
 ROUNDING_REQUESTS = 64
 BLOCKS = "a block and the next one of the request before"
 NEIGHBOURS = "neighbouring requests"
@@ -152,11 +151,23 @@ class Case:
 
     @property
     def sampled_arms(self) -> tuple[str, ...]:
-        """The arms that will be sampled: those judged, and what rounding is measured on."""
-        return self.arms if self.rounding is None else (*self.arms, ROUNDING)
+        """The arms that will be sampled: those judged, what rounding is measured on, and what is
+        asked again.
+        """
+        beside = ((ROUNDING, self.rounding), (AGAIN, self.again))
+        return (*self.arms, *(name for name, work in beside if work is not None))
+
+    @property
+    def again(self) -> Workload | None:
+        """The first requests, where the engine claims to answer them alike every time."""
+        if self.workload is None or self.decoding.greedy or not self.capabilities.reproducible:
+            return None
+        return replace(self.workload, requests=min(AGAIN_REQUESTS, self.workload.requests))
 
     def asked(self, arm: str) -> Case:
         """The case as one of its arms is asked it."""
+        if arm == AGAIN:
+            return replace(self, workload=self.again)
         if arm != ROUNDING:
             return self
         return replace(self, decoding=Decoding(greedy=True), workload=self.rounding)
@@ -316,8 +327,7 @@ def _workload(case: Case, profile: Profile, level: float, seed: int, at_least: i
         # single precision, and a little over half of them in bfloat16.
         spare = 2.5 if case.capabilities.low_precision else 1.1
         wanted = int(np.ceil(spare * tokens / GREEDY_TOKENS))
-        if case.decoding.stop:
-            wanted = int(np.ceil(wanted / share_before_end(case.oracle, wanted, seed)))
+        wanted = int(np.ceil(wanted / share_before_end(case.oracle, wanted, seed)))
         return greedy_workload(case.oracle, max(wanted, at_least), seed)
     prompts = sampled_prompts(case.oracle, seed)
     laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64)).probs
@@ -331,7 +341,7 @@ def _each(laws: np.ndarray, profile: Profile, level: float) -> int:
     """
     each = 50
     while True:
-        df, judged = _first_table(laws, each)
+        df, judged = first_table(laws, each)
         needed = np.inf
         if df:
             needed = certificate.chi_square_n(level, profile.power, df, profile.delta) * MARGIN
@@ -341,58 +351,9 @@ def _each(laws: np.ndarray, profile: Profile, level: float) -> int:
         each = int(np.ceil(each * 1.02))
 
 
-def _first_table(laws: np.ndarray, each: int) -> tuple[int, int]:
+def first_table(laws: np.ndarray, each: int) -> tuple[int, int]:
     """Degrees of freedom, and answers judged, of the table at the first output index when every
     prompt has `each` answers; a prompt whose law gives no cell is not judged.
     """
     cells = [cells_expected(law, each) for law in laws]
     return sum(cells), each * sum(c > 0 for c in cells)
-
-
-@dataclass(frozen=True, slots=True)
-class Forecast:
-    """What a pass of one case is expected to rule out."""
-
-    first_token_tv: float | None
-    rank_shift: float | None
-    leak: float | None
-    greedy_rate: float | None
-
-
-def forecast(case: Case, plan: RunPlan) -> Forecast:
-    """Say before sampling what a pass will rule out, from the laws along the target's own text."""
-    assert case.workload is not None
-    work, power = case.workload, plan.profile.power
-    if case.decoding.greedy:
-        tokens = work.requests * work.new_tokens
-        return Forecast(None, None, None, certificate.zero_events_rate(power, tokens))
-    prompts = work.repeated_prompts
-    laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64))
-    each = int(np.bincount(work.prompt_of)[: len(prompts)].min())
-    df, judged = _first_table(laws.probs, each)
-    law, draft, share = _typical_laws(case.oracle, work)
-    tokens = int(share * work.requests * work.new_tokens)
-    times = np.full(len(law), tokens / len(law))
-    return Forecast(
-        first_token_tv=certificate.chi_square_tv(plan.level, power, df, judged),
-        rank_shift=certificate.ks_distance(plan.level, power, tokens),
-        leak=None if draft is None else detectable(times, law, draft, plan.level, power),
-        greedy_rate=None,
-    )
-
-
-def _typical_laws(oracle: Oracle, work: Workload) -> tuple[np.ndarray, np.ndarray | None, float]:
-    """Laws along some continuations drawn from the target itself, where they leave a choice, and
-    the share of positions that do.
-    """
-    rng = np.random.default_rng(0)
-    size = 128
-    prompt = replace(work, requests=size).prompt_of
-    tokens = np.zeros((size, 0), dtype=np.int64)
-    for _ in range(work.new_tokens):
-        law = oracle.target_laws(work.prompt_array[prompt], tokens).probs
-        tokens = np.concatenate([tokens, draw(law, rng.random(size))[:, None]], axis=1)
-    sample = oracle.sample(work.prompt_array, prompt, tokens)
-    use = sample.prefix[sample.open]
-    draft = None if sample.draft is None else sample.draft[use]
-    return sample.law[use], draft, len(use) / sample.prefix.size

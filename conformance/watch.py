@@ -69,7 +69,7 @@ class Watch:
         They must come in the order of the requests: which answer comes first can depend on what
         is in it, and an e-process that is shown the fast ones first promises nothing.
         """
-        if not self.open:
+        if not self.open or arm not in self.arms:
             return
         mine = self.arms[arm]
         if self._crossed(mine):

@@ -38,7 +38,7 @@ MOST_COUNTED = 10**12  # in one batch
 LONGEST_TIME = 1e9  # seconds
 # What `read_description` may raise; the last at what is nested without end.
 UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
-SWITCHES = ("control", "sampling", "greedy", "top_k", "top_p", "min_p")
+SWITCHES = ("control", "sampling", "greedy", "top_k", "top_p", "min_p", "reproducible")
 
 
 def json_schema() -> Json:
@@ -359,9 +359,7 @@ def _end(tokens: list[int], decoding: Decoding) -> int:
     return next(stops, -1) + 1
 
 
-def _rounds(
-    answered: Sequence[Sequence[int]], i: int, length: int, wanted: int
-) -> list[list[int]]:
+def _rounds(answered: Sequence[Sequence[int]], i: int, length: int, wanted: int) -> list[list[int]]:
     """What the engine says of its blocks, which has to account for its tokens: for `length` of them
     where it ended early, which an engine that overlooks an end does not.
     """

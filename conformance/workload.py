@@ -91,6 +91,8 @@ def greedy_workload(oracle: Oracle, requests: int, seed: int) -> Workload:
 
 def share_before_end(oracle: Oracle, requests: int, seed: int) -> float:
     """Share of the tokens asked for that greedy outputs have before they end."""
+    if not oracle.decoding.stop:
+        return 1.0
     prompts = greedy_workload(oracle, requests, seed).prompt_array
     tokens = np.zeros((requests, 0), dtype=np.int64)
     for _ in range(GREEDY_TOKENS):

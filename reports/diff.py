@@ -164,6 +164,9 @@ def _surroundings(old: Report, new: Report, renamed: dict[str, str]) -> Iterator
             yield from _changed(f"method of {now.name}", engine.method, now.method)
             yield from _changed(f"rule of {now.name}", engine.rule, now.rule)
             yield from _changed(f"dialect of {now.name}", engine.dialect, now.dialect)
+            for name in dict.fromkeys([*engine.environment, *now.environment]):
+                a, b = (e.environment.get(name, "–") for e in (engine, now))
+                yield from _changed(f"{name}, under {now.name}", a, b)
     yield from _changed("worker processes", old.settings.jobs, new.settings.jobs)
     for name in dict.fromkeys([*old.environment, *new.environment]):
         yield from _changed(name, old.environment.get(name, "–"), new.environment.get(name, "–"))

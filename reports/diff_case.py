@@ -57,6 +57,7 @@ DOES_NOT_COUNT = "kl_nats_per_token"
 NO_DEPARTURE = "accepted"
 # Its interval takes the share that chance repeats for known, which it is not where that is large
 NOT_COMPARED = "repeated"
+RELATIVE = "held to plain sampling of the same server"
 CERTIFICATES = {
     ("greedy identity", "all tokens"): "greedy tokens that are not the argmax",
     ("chi-square", "output index 0"): "total variation of the first token",
@@ -248,6 +249,10 @@ def _strength(
         return [], []
     weaker: list[str] = []
     stronger: list[str] = []
+    if (old.claim, new.claim) == ("absolute", "relative"):
+        weaker.append(f"{RELATIVE}, before to a law that was computed")
+    elif (old.claim, new.claim) == ("relative", "absolute"):
+        stronger.append(f"held to a law that was computed; before, {RELATIVE}")
     for c in certificates:
         if c.change != "same":
             words = f"{c.name}: a pass rules out {number(c.new)}, before {number(c.old)}"

@@ -33,10 +33,10 @@ LABEL_LIMIT = 26  # characters of a row's label
 INK, OBSERVED, DRAFT, BAND, BAD = "#010203", "#010204", "#010205", "#010206", "#010207"
 _COLOURS = {
     INK: "currentColor",
-    OBSERVED: "var(--plot-observed, #5f93d1)",
-    DRAFT: "var(--plot-draft, #b3541e)",
-    BAND: "var(--plot-band, #8a94a3)",
-    BAD: "var(--plot-bad, #c0182a)",
+    OBSERVED: "var(--plot-observed,#5f93d1)",
+    DRAFT: "var(--plot-draft,#b3541e)",
+    BAND: "var(--plot-band,#8a94a3)",
+    BAD: "var(--plot-bad,#c0182a)",
 }
 _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
@@ -122,7 +122,7 @@ def to_svg(figure: Any, summary: str, identity: str) -> str:
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
     root = ET.fromstring(buffer.getvalue())
-    prefix = "p" + hashlib.sha256(identity.encode()).hexdigest()[:10]
+    prefix = "p" + hashlib.sha256(identity.encode()).hexdigest()[:8]
     _rebuild(root, prefix)
     for name in ("width", "height", "version"):
         root.attrib.pop(name, None)
@@ -164,14 +164,15 @@ def label_margin(labels: Iterable[str]) -> float:
 
 def _rebuild(root: ET.Element, prefix: str) -> None:
     """Drop what a page does not need and make identifiers and colours the page's own."""
-    used = {
+    used = dict.fromkeys(
         name
         for element in root.iter()
         for key, value in element.attrib.items()
         for name in (
             [value.removeprefix("#")] if key.endswith("href") else _REFERENCE.findall(value)
         )
-    }
+    )
+    names = {name: f"{prefix}-{i}" for i, name in enumerate(used)}
     for parent in list(root.iter()):
         for child in list(parent):
             # a style sheet inside the SVG would apply to the whole page
@@ -184,16 +185,16 @@ def _rebuild(root: ET.Element, prefix: str) -> None:
         for key, value in attributes.items():
             name = key.rpartition("}")[2]
             if name == "id":
-                if value in used:
-                    element.set("id", f"{prefix}-{value}")
+                if value in names:
+                    element.set("id", names[value])
             elif name == "href":
-                element.set("href", f"#{prefix}-{value.removeprefix('#')}")
+                element.set("href", f"#{names[value.removeprefix('#')]}")
             elif name == "style":
                 element.set("style", _restyle(value))
             elif name in _GEOMETRY:
-                element.set(name, _NUMBER.sub(_shortened, value).strip())
+                element.set(name, " ".join(_NUMBER.sub(_shortened, value).split()))
             elif name != "transform" or not value.startswith("rotate(-0 "):
-                element.set(name, _REFERENCE.sub(rf"url(#{prefix}-\1)", value))
+                element.set(name, _REFERENCE.sub(lambda m: f"url(#{names[m[1]]})", value))
         if element.tag != "text" and not (element.text or "").strip():
             element.text = None
         element.tail = None
@@ -232,7 +233,7 @@ def _restyle(style: str) -> str:
         name, _, value = (part.strip() for part in declaration.partition(":"))
         if name == "font":
             # "8px 'DejaVu Sans', ...": the size is ours, the family the page's
-            kept.append(f"font-size: {value.split()[0]}")
+            kept.append(f"font-size:{value.split()[0]}")
         elif name and name != "font-family":
-            kept.append(f"{name}: {_COLOURS.get(value, value)}")
-    return "; ".join(kept)
+            kept.append(f"{name}:{_COLOURS.get(value, value)}")
+    return ";".join(kept)

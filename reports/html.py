@@ -50,9 +50,9 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _FIELD_LIMIT = 24_000
 # What keeps a page of a hundred cases under two megabytes: the cases that need attention come
 # first, and the last ones have their numbers without drawings
-_MOST_DRAWN = 900_000  # characters
+_MOST_DRAWN, _TAKEN_BY_A_CASE, _LEAST_DRAWN = 1_200_000, 6_000, 200_000  # characters
 _MOST_FINDINGS = 1000
-_FEWEST_FINDINGS = 6
+_FEWEST_FINDINGS = 3
 _STRONGEST = 6  # findings shown before the rest is asked for; more where more rejected
 _MOST_STRONGEST = 12
 
@@ -168,7 +168,7 @@ def _finalize(value: Any) -> Any:
 def _cases(report: Report) -> Iterator[_Case]:
     engines = {engine.name: engine for engine in report.engines}
     most = max(_FEWEST_FINDINGS, _MOST_FINDINGS // max(len(report.cases), 1))
-    room = _MOST_DRAWN
+    room = max(_MOST_DRAWN - _TAKEN_BY_A_CASE * len(report.cases), _LEAST_DRAWN)
     for i, case in enumerate(worst_first(report.cases), start=1):
         possible = list(pictures(case, str(i)))
         shown = [drawn(picture) for picture in possible] if room > 0 else []

@@ -78,7 +78,7 @@ def p_values_svg(findings: Sequence[FindingModel], key: str = "") -> str:
             mine = [f for f in shown if f.arm == arm and not f.rejected and f.level > 0]
             _ticks(axes, mine, tests, colour, half, f"{arm} arm" if arm != "both" else "both arms")
         told = [f for f in shown if f.level <= 0 and not f.rejected]
-        axes.plot(*_points(told, tests), label="not judged", **marker(".", BAND, 3, 0.8))
+        axes.plot(*_points(told, tests), label="for information", **marker(".", BAND, 4.5, 1.0))
         gone = [f for f in shown if f.rejected]
         if gone:
             axes.plot(*_points(gone, tests), label="rejected", **marker("x", BAD, 5, 1.5))

@@ -10,11 +10,12 @@ from conformance.reports.details import DiagnosisModel, Status, UnaskedModel
 from conformance.reports.measured import KillRow
 from conformance.reports.model import CaseModel, FindingModel, Report
 from conformance.reports.text import number, p_text, percent
+from conformance.reports.wording import worst_first
 from conformance.text import one_line
 from conformance.verdict import Verdict
 
 _SHOWN_CAUSES = 3
-_SHOWN_CERTIFICATES = 4
+_SHOWN_CERTIFICATES = 3
 _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 # What every finding says of itself, and the table says in columns of their own
 _REMARK = re.compile(r"^.*?: p (?:=|is) \S+?,? (?P<rest>.*)$", re.DOTALL)
@@ -41,12 +42,15 @@ class CauseShown:
 
 
 def causes(report: Report) -> list[CauseShown]:
-    """The causes that explain most cases, those that fit before those that are merely nearest."""
-    found: dict[tuple[str, str], list[CaseModel]] = {}
-    for case in report.cases:
+    """The causes that explain most cases, those that fit before those that are merely nearest.
+
+    A fault that fits one case is shown as fitting, with the cases it is nearest to as well.
+    """
+    found: dict[str, list[CaseModel]] = {}
+    for case in worst_first(report.cases):  # in which those come first that a fault fits
         told = case.diagnosis
         if told is not None and told.standing in ("fits", "nearest"):
-            found.setdefault((told.standing, told.fault), []).append(case)
+            found.setdefault(told.fault, []).append(case)
     shown = [CauseShown(c[0].diagnosis, c) for c in found.values() if c[0].diagnosis is not None]
     shown.sort(key=lambda cause: (cause.diagnosis.standing != "fits", -len(cause.cases)))
     return shown[:_SHOWN_CAUSES]

@@ -71,9 +71,14 @@ LOOKS: dict[Verdict, Look] = {
 
 
 def worst_first(cases: Sequence[CaseModel]) -> list[CaseModel]:
-    """Order cases by how much they need attention, else as they came."""
+    """Order cases by how much they need attention, those with a known cause first among equals."""
     rank = {verdict: i for i, verdict in enumerate(LOOKS)}
-    return sorted(cases, key=lambda case: rank[case.verdict])
+
+    def key(case: CaseModel) -> tuple[int, bool]:
+        known = case.diagnosis is not None and case.diagnosis.standing == "fits"
+        return rank[case.verdict], not known
+
+    return sorted(cases, key=key)
 
 
 def strongest_first(findings: Sequence[FindingModel]) -> list[FindingModel]:

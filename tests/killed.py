@@ -289,7 +289,7 @@ def main(tier: str, folder: Path, times: int | None = None) -> None:
     wanted = found(folder / "whole")
     files = sorted(p.name for p in (folder / "whole" / "evidence").iterdir())
     rng = np.random.default_rng(0)
-    killed = 0
+    killed = saved = 0
     every = range(1, steps + 1)
     for k in every if times is None else every[:: max(1, steps // times)]:
         here = folder / str(k)
@@ -298,10 +298,14 @@ def main(tier: str, folder: Path, times: int | None = None) -> None:
             was_killed, _ = child(gather, here, at)
             killed += was_killed
             after = rows(found(here))
-            assert after >= before, f"at step {k}: rows were lost"
+            # no fewer than were there before, or than a child had saved that was killed earlier
+            assert after >= max(before, saved), f"at step {k}: rows were lost"
+            saved = after if at == k else saved
             before = after
             if not was_killed:
                 break
+        if 2 * k > steps:
+            assert 5 * saved > rows(wanted), f"at step {k}: what had come was not saved"
         assert found(here) == wanted, f"killed at step {k}: other evidence"
         left = sorted(p.name for p in (here / "evidence").iterdir())
         assert left == files, f"killed at step {k}: left {left}"

@@ -162,12 +162,12 @@ def test_the_action_runs_nothing_that_an_input_holds(
 ) -> None:
     folder = fake(tmp_path, "conformance")
     path = f"{folder}{os.pathsep}{BIN}{os.pathsep}{os.environ['PATH']}"
-    names = ("engines", "profile", "decodings", "expectations", "out")
+    names = ("engines", "profile", "decodings", "suites", "expectations", "out")
     runner = act(**dict.fromkeys(names, hostile))
     assert runner.step("Judge", PATH=path).returncode == 0
     assert words(tmp_path) == [
         "run", f"--profile={hostile}", f"--out={hostile}", f"--expectations={hostile}",
-        f"--decoding={hostile}", "--", hostile,
+        f"--decoding={hostile}", f"--suite={hostile}", "--", hostile,
     ]  # fmt: skip
     assert runner.step("Summary").returncode == 0
     assert runner.outputs() == {"verdict": "", "exit-code": "0"}
@@ -193,7 +193,11 @@ def test_the_action_judges(act: Callable[..., Runner], tmp_path: Path, probe_cac
     ]
     for engines, expectations, verdict, code in cases:
         runner = act(
-            engines=engines, profile="smoke", decodings="greedy\n", expectations=expectations
+            engines=engines,
+            profile="smoke",
+            decodings="greedy\n",
+            suites="law",
+            expectations=expectations,
         )
         (tmp_path / "out.txt").write_text("", encoding="utf-8")
         done = runner.step("Judge", **{CACHE_VARIABLE: str(probe_cache)})
@@ -248,13 +252,13 @@ def test_the_gitlab_job_runs_nothing_that_a_variable_holds(
     hostile: str, job: dict[str, Any], tmp_path: Path
 ) -> None:
     path = f"{fake(tmp_path, 'conformance')}{os.pathsep}{os.environ['PATH']}"
-    names = ("ENGINES", "PROFILE", "DECODINGS", "EXPECTATIONS")
+    names = ("ENGINES", "PROFILE", "DECODINGS", "SUITES", "EXPECTATIONS")
     given = {f"SPECDEC_{name}": hostile for name in names}
     done = gitlab(job, "script", tmp_path, path, **given)
     assert done.returncode == 0, done.stderr
     assert words(tmp_path) == [
         "run", f"--profile={hostile}", "--out=conformance-report", f"--expectations={hostile}",
-        f"--decoding={hostile}", "--", hostile,
+        f"--decoding={hostile}", f"--suite={hostile}", "--", hostile,
     ]  # fmt: skip
     assert not (tmp_path / "pwned").exists()
 

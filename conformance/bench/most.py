@@ -45,7 +45,7 @@ def most(cell: Cell, run: Run, capabilities: Capabilities, models: Models) -> Mo
     full = [c for c in run.calls if c.arm == "speculative" and c.kind == "full"]
     if any(c.get("rounds") is None for call in full for c in call.completions):
         return Most(None)
-    why = _unknown(capabilities, models)
+    why = _unknown(cell, capabilities, models)
     if why:
         return Most(None, why=UNKNOWN + why)
     assert models.pair.draft is not None
@@ -59,7 +59,9 @@ def most(cell: Cell, run: Run, capabilities: Capabilities, models: Models) -> Mo
     return most_acceptable(target, draft, full, cell.decoding, capabilities.dialect)
 
 
-def _unknown(capabilities: Capabilities, models: Models) -> str:
+def _unknown(cell: Cell, capabilities: Capabilities, models: Models) -> str:
+    if cell.decoding.processors:
+        return "the decoding looks back, with penalties or masks"
     if capabilities.draft != "model" or models.pair.draft is None:
         return "the draft is no model of its own"
     if capabilities.low_precision:

@@ -147,6 +147,8 @@ def check(settings: Settings) -> None:
                 "served has models of its own and is compared with itself in 'conformance run'; "
                 "bench takes engines that load a model pair"
             )
+    if any(d.stop for d in settings.decodings):
+        raise PlanError("answers that are timed must be equally long: leave stop out")
     if settings.repeats < FEWEST_REPEATS:
         raise PlanError(
             f"{settings.repeats} repeats are too few: a median has no interval below "

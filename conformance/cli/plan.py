@@ -66,7 +66,7 @@ def plan_command(no_timing: bool, **options: Any) -> None:
 
 
 def _forecast(case: Case, plan: RunPlan) -> list[str]:
-    from conformance.plan import forecast  # noqa: PLC0415
+    from conformance.forecast import forecast  # noqa: PLC0415
     from conformance.served import plan as served  # noqa: PLC0415
     from conformance.verifier.forecast import forecast_lines  # noqa: PLC0415
     from conformance.verifier.plan import VerifierCase  # noqa: PLC0415

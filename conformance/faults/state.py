@@ -36,6 +36,11 @@ def _same_stream(seeds: Seeds, blocks: int, width: int) -> Floats:
     return np.repeat(streams((0,), blocks, width), len(seeds), axis=0)
 
 
+def _unseeded(seeds: Seeds, blocks: int, width: int) -> Floats:
+    fresh = np.random.SeedSequence().generate_state(len(seeds), np.uint64)
+    return streams(tuple(int(s) for s in fresh), blocks, width)
+
+
 def _neighbours(group: float) -> Steps:
     def uniforms(seeds: Seeds, blocks: int, width: int) -> Floats:
         n = int(group)
@@ -198,6 +203,15 @@ STATE = (
         "across requests",
         "engine",
         lambda _: Steps(uniforms=_same_stream),
+    ),
+    Fault(
+        "unseeded",
+        "the seed of a request is ignored, and every answer is drawn afresh",
+        "vllm #6038",
+        "in the same request asked twice",
+        "engine",
+        lambda _: Steps(uniforms=_unseeded),
+        note="the law of its output is right",
     ),
     Fault(
         "neighbours-share",

@@ -130,22 +130,22 @@ def bounds(
     noise : float
         How far a log-probability may be off, in nats, at the edge of a filter.
     missing : (float, float), optional
-        The least and the most that all other tokens have together; left out, what these leave.
+        The least and the most that all other tokens have together, 0 and 0 where there are no
+        others; left out, what these leave.
     """
     if missing is None:
-        left = max(1.0 - float(np.exp(logprobs).sum()), 0.0)
-        missing = (left, left)
-    scale = math.exp(-float(logprobs[0]))
+        left = 1.0 - float(np.exp(logprobs).sum())
+        missing = (left - MISSING, left + MISSING)
+    least, most = (max(x, 0.0) * math.exp(-float(logprobs[0])) for x in missing)
     log = logprobs - logprobs[0]
-    most = (missing[1] + MISSING) * scale
     state = _State(
         log=log,
         low=np.exp(log - ROUNDING),
         high=np.exp(log + ROUNDING),
         noise=max(noise, ROUNDING),
-        rest_low=max(missing[0] - MISSING, 0.0) * scale,
+        rest_low=least,
         rest_high=most,
-        next=min(float(log[-1]), math.log(most)),
+        next=min(float(log[-1]), math.log(most)) if most > 0 else -math.inf,
     )
     for name in dialect.order:
         if name == "temperature":

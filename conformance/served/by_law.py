@@ -221,10 +221,16 @@ def _gated(f: Finding, complete: bool) -> Finding:
 
 def _rows(counted: _Counted, ended: set[Node], arms: int) -> Iterator[Row]:
     for node, expected in counted.nodes.expected.items():
-        if node not in ended:
+        if not _over(node, ended):
             law = counted.nodes.laws[node]
             none = np.zeros(len(law.ids) + 1, dtype=np.int64)
             yield Row(arms * expected, counted.counts.get(node, none), law.low, law.high)
+
+
+def _over(node: Node, ended: set[Node]) -> bool:
+    """Whether answers end there, or before."""
+    p, prefix = node
+    return any((p, prefix[:k]) in ended for k in range(len(prefix) + 1))
 
 
 def _openings(case: ServedCase, counted: _Counted, ended: set[Node], arms: int) -> Iterator[Row]:
@@ -232,7 +238,7 @@ def _openings(case: ServedCase, counted: _Counted, ended: set[Node], arms: int) 
     nodes = counted.nodes
     for p in range(len(case.texts)):
         root: Node = (p, ())
-        if root not in nodes.expected or root in ended:
+        if root not in nodes.expected or _over(root, ended):
             continue
         law = nodes.laws[root]
         cell: dict[tuple[int, ...], int] = {}
@@ -240,7 +246,7 @@ def _openings(case: ServedCase, counted: _Counted, ended: set[Node], arms: int) 
         high: list[float] = []
         for c, t in enumerate(law.ids.tolist()):
             child = (p, (t,))
-            if child in nodes.expected and child not in ended:
+            if child in nodes.expected and not _over(child, ended):
                 after = nodes.laws[child]
                 for k, u in enumerate(after.ids.tolist()):
                     cell[t, u] = len(low) + k
@@ -267,7 +273,7 @@ def _size(cells: Banded, rng: np.random.Generator) -> dict[str, Interval]:
     if found is None:
         return {}
     # a mean square of relative errors bounds the total variation that they make
-    off = cells.width + math.sqrt(float(cells.shift.sum()) / max(cells.table.n, 1)) / 2
+    off = cells.width + math.sqrt(float(cells.noise.sum()) / max(cells.table.n, 1)) / 2
     low, high = max(found.low - off, 0.0), min(found.high + off, 1.0)
     return {"tv": replace(found, low=low, high=high)}
 

@@ -67,6 +67,8 @@ class ServedLaws:
         The stage of the run at which that was asked; never one before another.
     reasons : tuple of str
         Of every stage at which it was asked: why there is no more of it, or nothing.
+    ends : tuple of int
+        Tokens after which answers ended.
     case : str
         Id of the case.
     """
@@ -78,6 +80,7 @@ class ServedLaws:
     tops: tuple[Top, ...] = ()
     stages: tuple[int, ...] = ()
     reasons: tuple[str, ...] = ()
+    ends: tuple[int, ...] = ()
     case: str = ""
 
     def at(self, stage: int) -> ServedLaws:
@@ -98,7 +101,7 @@ class ServedLaws:
             [p, h, t.ids, t.logprobs, stage]
             for (p, h), t, stage in zip(self.nodes, self.tops, self.stages, strict=True)
         ]
-        whole = [self.texts, self.most, self.processed, self.reasons, self.case, told]
+        whole = [self.texts, self.most, self.processed, self.reasons, self.ends, self.case, told]
         return hashlib.sha256(json.dumps(whole).encode()).hexdigest()
 
     def save(self, path: Path) -> None:
@@ -124,6 +127,7 @@ class ServedLaws:
             "most": self.most,
             "processed": self.processed,
             "reasons": self.reasons,
+            "ends": self.ends,
             "sha256": self.sha256,
         }
         parquet.write_table(path, SHAPE, [told], meta)
@@ -157,6 +161,7 @@ def _made(table: pa.Table, meta: parquet.Meta) -> ServedLaws:
         tops=tuple(Top(tuple(i), tuple(x)) for i, x in zip(ids, logprobs, strict=True)),
         stages=tuple(stages),
         reasons=_texts(meta.get("reasons")),
+        ends=_ids(meta.get("ends")),
         case=columns.words(meta, "case"),
     )
     good = 0 < made.most <= MOST and all(
@@ -176,6 +181,12 @@ def _made(table: pa.Table, meta: parquet.Meta) -> ServedLaws:
 def _texts(said: object) -> tuple[str, ...]:
     if not isinstance(said, list) or not all(isinstance(text, str) for text in said):
         raise ValueError("its prompts or reasons are no texts")
+    return tuple(said)
+
+
+def _ids(said: object) -> tuple[int, ...]:
+    if not isinstance(said, list) or not all(type(i) is int for i in said):
+        raise ValueError("its ends are no tokens")
     return tuple(said)
 
 
@@ -271,6 +282,7 @@ class _Asking:
         self.nodes: list[Node] = [] if kept is None else list(kept.nodes)
         self.tops: list[Top] = [] if kept is None else list(kept.tops)
         self.stages: list[int] = [] if kept is None else list(kept.stages)
+        self.ends: set[int] = set() if kept is None else set(kept.ends)
         self.reasons = (() if kept is None else kept.reasons)[: plan.stage - 1]
 
     def laws(self, reason: str = "") -> ServedLaws:
@@ -284,6 +296,7 @@ class _Asking:
             tuple(self.tops),
             tuple(self.stages),
             (*self.reasons, *[""] * (self.stage - 1 - len(self.reasons)), reason),
+            tuple(sorted(self.ends)),
             self.case.id,
         )
 
@@ -307,13 +320,22 @@ class _Asking:
             here = [(n, h) for h, n in found.expected.items() if len(h[1]) == depth - 1]
             if depth == 1:
                 left -= len(here)
-            worth = sorted(_children(found, here), key=lambda t: (-t[0], t[1]))[: max(left, 0)]
+            worth = sorted(self._children(found, here), key=lambda t: (-t[0], t[1]))[: max(left, 0)]
             left -= len(worth)
             if not worth:
                 return
             asked = Counter(self.nodes)
             wanted = [h for _, h in worth for _ in range(REPEATS - asked[h])]
             self._ask(wanted[: _most_rows(self.case) - len(self.nodes)], 1)
+
+    def _children(
+        self, found: Nodes, here: Sequence[tuple[float, Node]]
+    ) -> Iterator[tuple[float, Node]]:
+        for n, (p, prefix) in here:
+            law = found.laws[p, prefix]
+            for i, prob in zip(law.ids.tolist(), law.probs.tolist(), strict=False):
+                if n * prob >= WORTH and i not in self.ends:
+                    yield n * prob, (p, (*prefix, i))
 
     def _ask(self, wanted: Sequence[Node], tokens: int) -> None:
         order = self.rng.permutation(len(wanted))
@@ -326,15 +348,9 @@ class _Asking:
             order.tolist(), self.source.tops(self.decoding, asks) if asks else [], strict=True
         ):
             prompt, prefix = wanted[i]
+            if answer.ended and answer.tokens:
+                self.ends.add(answer.tokens[-1])
             for place, top in enumerate(answer.tops):
                 self.nodes.append((prompt, prefix + answer.tokens[:place]))
                 self.tops.append(top)
                 self.stages.append(self.stage)
-
-
-def _children(found: Nodes, here: Sequence[tuple[float, Node]]) -> Iterator[tuple[float, Node]]:
-    for n, (p, prefix) in here:
-        law = found.laws[p, prefix]
-        for i, prob in zip(law.ids.tolist(), law.probs.tolist(), strict=False):
-            if n * prob >= WORTH:
-                yield n * prob, (p, (*prefix, i))

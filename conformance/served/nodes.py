@@ -21,7 +21,7 @@ import numpy as np
 from conformance.adapters.openai_logprobs import Top
 from conformance.adapters.openai_styles import STYLES
 from conformance.decoding import Decoding, Dialect
-from conformance.served.bounds import Bounds, bounds
+from conformance.served.bounds import MISSING, Bounds, bounds
 from conformance.served.plan import ServedCase
 from conformance.statistics.tables import MIN_EXPECTED, Floats, Ints
 
@@ -67,7 +67,7 @@ class Nodes:
         repeats: dict[Node, list[Top]] = {}
         for node, top in zip(told.nodes, told.tops, strict=True):
             repeats.setdefault(node, []).append(top)
-        means = {node: _mean(tops) for node, tops in repeats.items()}
+        means = {node: _mean(tops, told.most) for node, tops in repeats.items()}
         self._edge = SAFETY * max((m.furthest for m in means.values()), default=0.0)
         self.laws: dict[Node, Bounds] = {}
         self.unknown: Counter[str] = Counter()
@@ -78,7 +78,7 @@ class Nodes:
         self.noise = SAFETY * _spread(means.values()) / warmth
         self.furthest = self._edge / warmth
         each = case.workload.requests / len(case.texts)
-        self.expected = self._expected(len(case.texts), each)
+        self.expected = self._expected(len(case.texts), each, frozenset(told.ends))
 
     def _learn(self, node: Node, mean: _Mean) -> None:
         if not len(mean.ids):
@@ -93,7 +93,7 @@ class Nodes:
         else:
             self.laws[node] = law
 
-    def _expected(self, prompts: int, each: float) -> dict[Node, float]:
+    def _expected(self, prompts: int, each: float, ends: frozenset[int]) -> dict[Node, float]:
         out: dict[Node, float] = {}
         level: list[tuple[Node, float]] = [((p, ()), each) for p in range(prompts)]
         while level:
@@ -105,7 +105,8 @@ class Nodes:
                 out[node] = n
                 p, prefix = node
                 for i, prob in zip(law.ids.tolist(), law.probs.tolist(), strict=False):
-                    following.append(((p, (*prefix, i)), n * prob))
+                    if i not in ends:
+                        following.append(((p, (*prefix, i)), n * prob))
             level = following
         return out
 
@@ -133,7 +134,7 @@ class _Mean:
     missing: tuple[float, float]
 
 
-def _mean(tops: list[Top]) -> _Mean:
+def _mean(tops: list[Top], most: int) -> _Mean:
     told = [dict(zip(t.ids, t.logprobs, strict=True)) for t in tops]
     common = [i for i in tops[0].ids if all(i in t for t in told)]
     x = np.array([[t[i] for i in common] for t in told]).reshape(len(told), len(common))
@@ -141,13 +142,15 @@ def _mean(tops: list[Top]) -> _Mean:
         return _Mean(np.zeros(0, np.int64), np.zeros(0), None, 0.0, (0.0, 1.0))
     mean = x.mean(axis=0)
     order = np.argsort(-mean, kind="stable")
-    mass = np.exp(x).sum(axis=1)
+    missing = 1 - np.exp(x).sum(axis=1)
+    # who has fewer tokens to tell than were asked for has told them all
+    whole = len(common) == max(len(t.ids) for t in tops) < most
     return _Mean(
         np.array(common, dtype=np.int64)[order],
         mean[order],
         x.var(axis=0, ddof=1)[order] if len(x) > 1 else None,
         float(np.abs(x - mean).max()),
-        (max(1 - float(mass.max()), 0.0), max(1 - float(mass.min()), 0.0)),
+        (0.0, 0.0) if whole else (float(missing.min()) - MISSING, float(missing.max()) + MISSING),
     )
 
 

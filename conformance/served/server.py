@@ -78,10 +78,11 @@ class TopAsk:
 
 @dataclass(frozen=True, slots=True)
 class TopAnswer:
-    """Token ids, and the likeliest tokens at each of their places."""
+    """Token ids, the likeliest tokens at each of their places, and whether the model ended."""
 
     tokens: tuple[int, ...]
     tops: tuple[logprobs.Top, ...]
+    ended: bool = False
 
 
 @runtime_checkable
@@ -286,13 +287,14 @@ class Server:
             raise BadAnswerError("an answer of the control arm counts drafted tokens")
         if not a.prefix:
             self._ids[a.text] = logprobs.prompt_ids(answer, met.style)
-        tokens = tuple(t for t in read_ids(met, answer, a.tokens) if t != END)
+        symbols = read_ids(met, answer, a.tokens)
+        tokens = tuple(t for t in symbols if t != END)
         tops = logprobs.read_tops(answer, met.style, met.logprobs)
         if not len(tokens) <= len(tops) <= len(tokens) + 1:  # one more at an end that is no token
             raise BadAnswerError(
                 f"log-probabilities of {len(tops)} places for {len(tokens)} tokens"
             )
-        return TopAnswer(tokens, tuple(tops))
+        return TopAnswer(tokens, tuple(tops), END in symbols)
 
     def _read(self, met: Met, answer: Json, a: Ask) -> Answer:
         read = read_text if met.style == "text" else read_ids
@@ -337,7 +339,9 @@ def request_body(met: Met, decoding: Decoding, a: Ask) -> Json:
 
 
 def refusal(met: Met, decoding: Decoding) -> str | None:
-    """What the protocol cannot ask for, if anything."""
+    """What cannot be asked for, if anything."""
+    if decoding.processors:
+        return decoding.processors[0]
     if met.style == "text":
         return next((n for n in ("top_k", "min_p") if getattr(decoding, n) is not None), None)
     return None

@@ -15,12 +15,12 @@ many answers are *expected* at a place, and the middle of the bounds. So scores 
 follow from one another are independent as well. A place that fewer answers reached, or none, has
 scores that are all chance.
 
-A law may also be *noisy*: every log-probability off by an error of its own, of a given size (root
-mean square). All of them at once are not on the worst side, so bounds would be far too wide. Errors
-that do not depend on the answers give every score a mean that is not 0, and the sum of squares a
-noncentral law: mu^2 = I (1 + h) noise^2 for a cell with information I, whose odds are against
-tokens with errors of their own (h = sum q^2 of their shares q). This is what the statistics are
-held against. It is an approximation, where bounds are none: scores are not shifted quite so.
+A law may also be *noisy*: every log-probability off by a random error of its own, of a given size
+(root mean square). All of them at once are not on the worst side, so bounds would be far too wide.
+Such errors add I (1 + h) noise^2 to the variance of a score, for a cell with information I, whose
+odds are against tokens with errors of their own (h = sum q^2 of their shares q); scores are divided
+by the root of what that makes. This is an approximation, where bounds are none: it takes errors to
+be normal, and not to depend on the answers.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, special, stats
+from scipy import special, stats
 
+from conformance.statistics import certificate
 from conformance.statistics.exact import SMALLEST_P, Fit
 from conformance.statistics.tables import MIN_EXPECTED, Floats, Ints, Table
 from conformance.statistics.tree import weighted_squares
@@ -66,13 +67,13 @@ class Banded:
     table : Table
         The cells, with probabilities in the middle of the bounds.
     lowest, highest : (M,) float64
-        Bounds of the normal scores.
+        Bounds of the normal scores, noise and all.
     information : (M,) float64
         Variance of each count, given the cells before it.
     sharpening : (M,) float64
         Weights of the direction in which likely cells get likelier.
-    shift : (M,) float64
-        Mean square that noise may give each score.
+    noise : (M,) float64
+        What noise adds to the variance of each score, which is 1 otherwise.
     width : float
         How far apart two laws within the bounds may be, in total variation; mean over the answers.
     """
@@ -82,7 +83,7 @@ class Banded:
     highest: Floats
     information: Floats
     sharpening: Floats
-    shift: Floats
+    noise: Floats
     width: float
 
     @property
@@ -92,37 +93,29 @@ class Banded:
 
     def chi_square(self) -> Fit:
         """Any departure; the p-value is at most uniform whatever the law within the bounds."""
-        df, noise = len(self.lowest), float(self.shift.sum())
+        df = len(self.lowest)
         total = float((self.nearest**2).sum())
-        p = _tail(total, df, noise) if df else 1.0
+        p = float(stats.chi2.sf(total, df)) if df else 1.0
         return Fit(total, df, max(p, SMALLEST_P))
 
     def detectable(self, level: float, power: float) -> float | None:
         """Smallest mean total variation from the law that `chi_square` catches with this
-        probability, wherever in its bounds the law is, and even where noise hides a part of it.
+        probability, wherever in its bounds the law is.
         """
-        df, noise, n = len(self.lowest), float(self.shift.sum()), self.table.n
+        df, n = len(self.lowest), self.table.n
         if not df or not n:
             return None
-        critical = float(stats.chi2.isf(level, df))
-        while _tail(critical, df, noise) > level:
-            critical *= 1.002
-        high = critical + 10.0
-        while stats.ncx2.sf(critical, df, high) < power:
-            high *= 2
-        needed = optimize.brentq(
-            lambda x: float(stats.ncx2.sf(critical, df, x)) - power, 1e-9, high, xtol=1e-6
-        )
-        return (math.sqrt(needed) + math.sqrt(noise)) / (2 * math.sqrt(n)) + self.width
+        needed = certificate.noncentrality(level, power, df) * (1 + float(self.noise.max()))
+        return math.sqrt(needed / (4 * n)) + self.width
 
     def by_frequency(self) -> Fit:
         """Any departure, most attention to what is frequent; as that of the two-sample tree."""
-        return weighted_squares(self.nearest, self.information, self.shift)
+        return weighted_squares(self.nearest, self.information)
 
     def direction(self) -> Fit | None:
         """Sharper or flatter, two-sided; None without a cell that could tell."""
         w = self.sharpening
-        norm = float(np.sqrt((w**2 * (1 + self.shift)).sum()))
+        norm = float(np.sqrt((w**2).sum()))
         if norm == 0:
             return None
         low = float((w * np.where(w > 0, self.lowest, self.highest)).sum()) / norm
@@ -169,13 +162,15 @@ def banded(
     left = 1 - table.before(table.prob)
     pi = np.clip(table.prob / np.maximum(left, 1e-300), 0.0, 1.0)
     information = expected[table.row] * left * pi * (1 - pi)
+    added = information * (1 + _joined([p.alike for _, p in kept])) * noise**2
+    spread = np.sqrt(1 + added)
     return Banded(
         table,
-        _score(table.count, n, _joined([p.most for _, p in kept]), v),
-        _score(table.count, n, _joined([p.least for _, p in kept]), v),
+        _score(table.count, n, _joined([p.most for _, p in kept]), v) / spread,
+        _score(table.count, n, _joined([p.least for _, p in kept]), v) / spread,
         information,
         np.sqrt(information) * _joined([p.contrast for _, p in kept]),
-        information * (1 + _joined([p.alike for _, p in kept])) * noise**2,
+        added,
         float(sum(row.expected * p.width for row, p in kept)) / max(float(expected.sum()), 1e-300),
     )
 
@@ -221,11 +216,6 @@ def _cells(row: Row, min_expected: float, most: int | None) -> _Cells:
         ((mass**2).sum() - np.cumsum(mass**2))[:-1] / mass_after**2,
         _width(row.low, row.high, cell),
     )
-
-
-def _tail(total: float, df: int, noise: float) -> float:
-    null = stats.ncx2(df, noise) if noise > 0 else stats.chi2(df)
-    return float(null.sf(total))
 
 
 def _width(low: Floats, high: Floats, cell: Ints) -> float:

@@ -220,43 +220,31 @@ def followed(symbols: Ints, prompt: Ints, lag: int) -> Coincidences | None:
 # --- sums of squares ------------------------------------------------------------------------------
 
 
-def weighted_squares(z: Floats, weight: Floats, shift: Floats | None = None) -> Fit:
-    """Test that a weighted sum of squared normal scores is not too large.
-
-    Parameters
-    ----------
-    z : (M,) float64
-        Scores.
-    weight : (M,) float64
-        Not negative.
-    shift : (M,) float64, optional
-        Squared mean of each score under the null hypothesis; left out, 0.
-    """
+def weighted_squares(z: Floats, weight: Floats) -> Fit:
+    """Test that the weighted sum of squared normal scores is not too large. [M], [M] >= 0"""
     df = len(z)
     if df == 0:
         return Fit(0.0, 0, 1.0)
     w = weight / weight.max()
-    mean = 1.0 if shift is None else 1.0 + shift
-    total = float(w @ (z**2 - mean))
-    return Fit(total, df, _upper(total, _Squares(w, np.zeros(df) if shift is None else shift)))
+    total = float(w @ (z**2 - 1))
+    return Fit(total, df, _upper(total, _Squares(w)))
 
 
 class _Squares:
     """Cumulant function of a centred sum of weighted chi-squares of one degree of freedom."""
 
-    def __init__(self, weights: Floats, shift: Floats) -> None:
-        self.weights, self.shift = weights, shift
-        self.spread = float(np.sqrt((2 * weights**2 * (1 + 2 * shift)).sum()))
+    def __init__(self, weights: Floats) -> None:
+        self.weights = weights
+        self.spread = float(np.sqrt(2 * (weights**2).sum()))
         self.farthest = (1 - 1e-9) / (2 * float(weights.max()))
 
     def __call__(self, t: float) -> tuple[float, float, float]:
         inverse = 1 / (1 - 2 * t * self.weights)
-        slope, moved = self.weights * inverse, self.shift * inverse
-        mean = self.weights * (1 + self.shift)
+        slope = self.weights * inverse
         return (
-            float((0.5 * np.log(inverse) + t * self.weights * moved - t * mean).sum()),
-            float((slope * (1 + moved) - mean).sum()),
-            float((2 * slope**2 * (1 + 2 * moved)).sum()),
+            float(0.5 * np.log(inverse).sum() - t * self.weights.sum()),
+            float((slope - self.weights).sum()),
+            float(2 * (slope**2).sum()),
         )
 
 

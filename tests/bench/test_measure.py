@@ -177,6 +177,14 @@ def test_acceptance_is_of_proposals_that_were_verified() -> None:
     assert "accepted" in acceptance.sentence
 
 
+def test_the_most_is_not_claimed_for_a_law_that_is_not_computed() -> None:
+    settings = replace(SETTINGS, decodings=(Decoding(repetition_penalty=1.3),))
+    claims = Capabilities(verification="token", processors=("repetition_penalty",))
+    acceptance = only(bench(Pace(capabilities=claims), settings)[0]).acceptance
+    assert acceptance.most is None
+    assert "penalties" in acceptance.sentence
+
+
 def test_an_engine_that_never_proposes_does_not_pay_nor_lose() -> None:
     cell = only(bench(Pace(k=0))[0])
     assert cell.outcome == "did not speculate"
@@ -309,6 +317,7 @@ def test_an_interruption_keeps_what_was_measured() -> None:
         ({"repeats": 5}, "too few"),
         ({"engines": ("transformers:verifier",)}, "acceptance rule alone"),
         ({"engines": ("served,url=http://x",)}, "served has models of its own"),
+        ({"decodings": (Decoding(stop=(3,)),)}, "leave stop out"),
         ({"models": (Path("a"), Path("b")), "probe": "mid"}, "not both"),
         ({"batches": tuple(range(1, 1002))}, "ask for fewer"),
     ],

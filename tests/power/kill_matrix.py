@@ -31,7 +31,7 @@ from conformance.errors import BadAnswerError, UnknownEngineError
 from conformance.evidence import Evidence
 from conformance.faults import FAULTS
 from conformance.gather import Gathered
-from conformance.plan import PROFILES, Case, RunPlan, make_plan
+from conformance.plan import AGAIN, PROFILES, Case, RunPlan, make_plan
 from conformance.result import CaseResult
 from conformance.verdict import Verdict, run_verdict
 
@@ -85,6 +85,9 @@ def judge_all(
         except BadAnswerError as exc:
             yield decide(plan, Gathered(case, arms, exc))
             continue
+        if case.again is not None:
+            asked = case.asked(AGAIN)
+            arms[AGAIN] = in_process.gather_runs(engine, asked, AGAIN, [plan])[0]
         result = decide(plan, Gathered(case, {"speculative": spec} | arms), explain)
         yield result
         if first_only and result.verdict.verdict is Verdict.NOT_EXACT:

@@ -22,10 +22,11 @@ from conformance.adapters.reference import ReferenceEngine
 from conformance.decide import decide
 from conformance.decoding import DEFAULT_DECODINGS, Decoding
 from conformance.faults import FAULTS
+from conformance.forecast import forecast
 from conformance.gather import Gathered
 from conformance.judge import ArmJudge
 from conformance.law import Floats
-from conformance.plan import Case, RunPlan, forecast
+from conformance.plan import Case, RunPlan
 from conformance.reference import draw
 from conformance.statistics import certificate, exact
 from conformance.statistics.leak import detectable, leak

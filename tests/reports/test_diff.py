@@ -196,6 +196,35 @@ def test_fewer_samples_and_a_smaller_profile_are_weaker(case_of: Cases, report_o
     assert "smoke promises" in diff.weaker[0]
 
 
+def test_a_relative_claim_is_weaker_than_an_absolute_one(
+    case_of: Cases, report_of: Reports
+) -> None:
+    old, new = (report_of([case_of(V.EXACT, claim=c)]) for c in ("absolute", "relative"))
+    assert diff_reports(old, new).cases[0].weaker == [
+        "held to plain sampling of the same server, before to a law that was computed"
+    ]
+    assert diff_reports(old, new, strict=True).exit_code == 1
+    assert diff_reports(new, old, strict=True).exit_code == 0
+    assert diff_reports(new, old).counts["stronger"] == 1
+
+
+def test_versions_and_machine_are_told(case_of: Cases, report_of: Reports) -> None:
+    old = report_of([case_of(V.EXACT)])
+    engines = [
+        e.model_copy(update={"version": "5.1", "environment": {"torch": "2.9"}})
+        for e in old.engines
+    ]
+    new = old.model_copy(update={"engines": engines, "environment": {"python": "3.13"}})
+    diff = diff_reports(old, new)
+    assert ("version of transformers", "5.0.1", "5.1") in [
+        (c.name, c.old, c.new) for c in diff.surroundings
+    ]
+    told = {c.name: (c.old, c.new) for c in diff.surroundings}
+    assert told["torch, under transformers"] == ("–", "2.9")
+    assert told["python"] == ("3.12.4", "3.13")
+    assert diff.settings == []
+
+
 def test_acceptance_is_told_and_is_never_worse(case_of: Cases, report_of: Reports) -> None:
     case = case_of(V.EXACT)
     less = case.speculation.model_copy(update={"accepted": 2000})

@@ -28,6 +28,7 @@ from conformance.reports.story import (
     weakest_certificates,
 )
 from conformance.reports.unasked import unasked
+from conformance.reports.wording import worst_first
 from conformance.verdict import Verdict
 from conformance.verifier.contract import VerifierCapabilities
 from conformance.verifier.plan import verifier_case
@@ -49,6 +50,11 @@ def test_causes_that_fit_come_first(case_of: Cases, report_of: Reports) -> None:
     )
     found = causes(report)
     assert [(c.diagnosis.fault, len(c.cases)) for c in found] == [("raw-q", 1), ("lenient", 2)]
+    again = told.model_copy(update={"standing": "nearest"})
+    cases = [case_of(Verdict.NOT_EXACT, str(i), diagnosis=d) for i, d in enumerate([again, told])]
+    (one,) = causes(report_of(cases))
+    assert (one.diagnosis.standing, len(one.cases)) == ("fits", 2)
+    assert [c.decoding for c in worst_first(cases)] == ["1", "0"]
 
 
 @pytest.mark.parametrize(
@@ -204,14 +210,16 @@ def test_what_was_not_reached(probe_cache: object, case_of: Cases) -> None:
 def test_what_this_run_left_out(probe_cache: object, case_of: Cases) -> None:
     found = told_of(plan_of("temperature=0.7,top_p=0.9"), case_of, Verdict.EXACT, findings=[])
     assert list(by_status(found, "not in this run")) == [
-        "greedy decoding", "temperature 1 without filters", "top-k", "min-p",
+        "greedy decoding", "temperature 1 without filters", "top-k", "min-p", "stop tokens",
+        "a least length", "the repetition penalty", "presence and frequency penalties",
+        "logit bias", "banned or allowed tokens",
     ]  # fmt: skip
 
 
 def test_what_no_run_asks(probe_cache: object, case_of: Cases) -> None:
     found = told_of(plan_of("greedy"), case_of, Verdict.EXACT, findings=[])
     never = by_status(found, "not asked by this suite")
-    assert "stop strings and end of sequence" in never
+    assert "stop strings" in never
     assert "the engine around the rule" not in never
     assert never == {q.what: q.why for q in NEVER_ASKED if "engine" in q.tiers}
 

@@ -111,7 +111,7 @@ class Hidden:
             ids = np.argsort(-log)[: self.most]
             tops.append(Top(tuple(ids.tolist()), tuple(log[ids].tolist())))
             tokens.append(int(rng.choice(len(z), p=warp(z, decoding))))
-        return TopAnswer(tuple(tokens), tuple(tops))
+        return TopAnswer(tuple(tokens), tuple(tops), bool(tokens) and tokens[-1] == self.ends)
 
     def _plain(self, row: tuple[int, ...]) -> np.ndarray:
         if row not in self._logits:

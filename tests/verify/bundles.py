@@ -69,7 +69,7 @@ def served(
     """A bundle of a server that is imitated."""
     prompts = texts(8, 32)
     asked = (decoding or Decoding(temperature=0.8),)
-    settings = Settings((NAME,), asked, "smoke", seed=seed)
+    settings = Settings((NAME,), asked, profile="smoke", seed=seed)
     card, claims = EngineCard("served"), Capabilities(draft="none", processes=1)
     met = Met("1", "hidden", "vllm")
     plan = prepare(settings, {NAME: Described(card, claims, met=met, prompts=tuple(prompts))})
