@@ -264,7 +264,11 @@ class ReferenceEngine:
             rule=declared,
         )
         self.capabilities = capabilities or Capabilities(
-            draft="model", max_batch=1024, verification="token", processors=PROCESSORS, reproducible=True
+            draft="model",
+            max_batch=1024,
+            verification="token",
+            processors=PROCESSORS,
+            reproducible=True,
         )
         self._target: TinyLlama | None = None
         self._draft: TinyLlama | None = None

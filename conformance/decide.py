@@ -87,8 +87,7 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
         # a fault of seeds alone leaves the law as it is
         look = explain and any(f.rejected and f.test != REPRODUCIBILITY for f in findings)
         cause, told = cause_of(lambda: diagnose(spec, answers)) if look else (None, "")
-        early = _early(gathered) if gathered.stopped else ""
-        parts = (size_of(findings), told, verdict.why, early)
+        parts = (size_of(findings), told, verdict.why, _early(gathered) if gathered.stopped else "")
         verdict = replace(verdict, why=" ".join(part for part in parts if part))
     return CaseResult(
         case,

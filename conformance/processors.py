@@ -123,9 +123,7 @@ def ended(tokens: Tokens, decoding: Decoding) -> Bools:
     return np.asarray(np.logical_or.accumulate(stops, axis=1))
 
 
-def counts(
-    prompts: Tokens, tokens: Tokens, vocab: int, over: str, window: int | None
-) -> Tokens:
+def counts(prompts: Tokens, tokens: Tokens, vocab: int, over: str, window: int | None) -> Tokens:
     """How often every token has occurred before each place. [B, m + 1, V]"""
     text = np.concatenate([prompts, tokens], axis=1) if over == "all" else tokens
     begin = prompts.shape[1] if over == "all" else 0

@@ -14,7 +14,8 @@ from conformance.decoding import DEFAULT_DECODINGS, Decoding
 from conformance.errors import PlanError
 
 STOPS = (5, 17, 23)
-MANY = (1, 3, 5, 9, 13, 15, 17, 21, 25, 27)  # so many that holding them back changes the law by enough
+# so many that holding them back changes the law by enough
+MANY = (1, 3, 5, 9, 13, 15, 17, 21, 25, 27)
 LAW = "law"
 SUITES: dict[str, tuple[Decoding, ...]] = {
     LAW: DEFAULT_DECODINGS,

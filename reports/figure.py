@@ -59,7 +59,7 @@ _STYLE: dict[str, Any] = {
     "legend.fontsize": 7.5,
 }
 _REFERENCE = re.compile(r"url\(#([^)]*)\)")
-_GEOMETRY = frozenset({"d", "x", "y", "width", "height", "viewBox", "points"})
+_GEOMETRY = frozenset({"d", "x", "y", "width", "height", "viewBox", "points", "transform"})
 _NUMBER = re.compile(r"-?\d+\.\d+(?:e-?\d+)?")
 
 
@@ -132,6 +132,15 @@ def to_svg(figure: Any, summary: str, identity: str) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
+def row_lines(axes: Any, rows: int) -> None:
+    """Faint lines along rows 0, 1, ... as one path, and no ticks beside their labels."""
+    points = [(x, i) for i in range(rows) for x in (0.0, 1.0)]
+    outline = Outline(points or [(0, 0)], [Outline.MOVETO, Outline.LINETO] * rows or None)
+    style = {"edgecolor": BAND, "alpha": 0.25, "linewidth": 0.5, "facecolor": "none", "zorder": 0}
+    axes.add_patch(PathPatch(outline, transform=axes.get_yaxis_transform(), **style))
+    axes.tick_params(axis="y", left=False)
+
+
 def legend(figure: Any, axes: Any, columns: int = 3) -> None:
     """A legend of the axes' parts along the top of the figure."""
     handles, labels = axes.get_legend_handles_labels()
@@ -184,21 +193,29 @@ def _rebuild(root: ET.Element, prefix: str) -> None:
         element.attrib.clear()
         for key, value in attributes.items():
             name = key.rpartition("}")[2]
-            if name == "id":
-                if value in names:
-                    element.set("id", names[value])
-            elif name == "href":
-                element.set("href", f"#{names[value.removeprefix('#')]}")
-            elif name == "style":
-                element.set("style", _restyle(value))
-            elif name in _GEOMETRY:
-                element.set(name, " ".join(_NUMBER.sub(_shortened, value).split()))
-            elif name != "transform" or not value.startswith("rotate(-0 "):
-                element.set(name, _REFERENCE.sub(lambda m: f"url(#{names[m[1]]})", value))
+            kept = _attribute(name, value, names)
+            if kept is not None:
+                element.set(name, kept)
         if element.tag != "text" and not (element.text or "").strip():
             element.text = None
         element.tail = None
     _flatten(root)
+
+
+def _attribute(name: str, value: str, names: dict[str, str]) -> str | None:
+    """An attribute as the page has it; None where it goes. `names` are the identifiers in use."""
+    match name:
+        case "id":
+            return names.get(value)
+        case "href":
+            return f"#{names[value.removeprefix('#')]}"
+        case "style":
+            return _restyle(value)
+        case "transform" if value.startswith("rotate(-0 "):
+            return None
+        case _ if name in _GEOMETRY:
+            return " ".join(_NUMBER.sub(_shortened, value).split())
+    return _REFERENCE.sub(lambda m: f"url(#{names[m[1]]})", value)
 
 
 def _flatten(parent: ET.Element) -> None:
@@ -224,7 +241,7 @@ def _flatten(parent: ET.Element) -> None:
 
 
 def _shortened(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+    return f"{float(number[0]):.1f}".removesuffix(".0")
 
 
 def _restyle(style: str) -> str:

@@ -12,7 +12,6 @@ from matplotlib.ticker import MaxNLocator
 from conformance.errors import ReportError
 from conformance.reports.details import AcceptanceModel
 from conformance.reports.figure import (
-    BAND,
     DRAFT,
     INK,
     LABEL_LIMIT,
@@ -23,6 +22,7 @@ from conformance.reports.figure import (
     marker,
     matplotlib_style,
     new_figure,
+    row_lines,
     to_svg,
 )
 from conformance.reports.model import FindingModel, IntervalModel
@@ -137,9 +137,7 @@ def _forest(axes: Any, rows: Sequence[Row], marks: Sequence[Mark], zero: bool) -
         if known:
             style = marker(mark.shape, mark.colour, 8 if mark.shape == "|" else 5, 1.3)
             axes.plot(*zip(*known, strict=True), label=mark.label, **style)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="y", color=BAND, alpha=0.25, linewidth=0.5)
-    axes.set_axisbelow(True)
+    row_lines(axes, len(rows))
 
 
 # --- rows from the model --------------------------------------------------------------------------

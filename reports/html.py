@@ -50,8 +50,8 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _FIELD_LIMIT = 24_000
 # What keeps a page of a hundred cases under two megabytes: the cases that need attention come
 # first, and the last ones have their numbers without drawings
-_MOST_DRAWN, _TAKEN_BY_A_CASE, _LEAST_DRAWN = 1_200_000, 6_000, 200_000  # characters
-_MOST_FINDINGS = 1000
+_MOST_DRAWN, _TAKEN_BY_A_CASE, _LEAST_DRAWN = 1_250_000, 8_000, 200_000  # characters
+_MOST_FINDINGS = 800
 _FEWEST_FINDINGS = 3
 _STRONGEST = 6  # findings shown before the rest is asked for; more where more rejected
 _MOST_STRONGEST = 12

@@ -134,7 +134,7 @@ def bars_svg(bars: BarsModel, key: str = "") -> str:
         residuals.set_ylabel("difference")
         for axes in (counts, residuals):
             axes.set_xlim(-0.7, max(len(labels), 1) - 0.3)
-            axes.tick_params(axis="x", length=0)
+            axes.tick_params(axis="x", bottom=False)
         counts.set_xticks([])
         residuals.set_xticks(list(x), labels, rotation=0 if upright else 90, fontsize=small)
         figure.align_ylabels()

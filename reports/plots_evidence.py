@@ -24,6 +24,7 @@ from conformance.reports.figure import (
     marker,
     matplotlib_style,
     new_figure,
+    row_lines,
     to_svg,
 )
 from conformance.reports.model import FindingModel
@@ -93,9 +94,7 @@ def p_values_svg(findings: Sequence[FindingModel], key: str = "") -> str:
         axes.xaxis.set_major_locator(FixedLocator([_depth(p) for p in ticks]))
         axes.set_xticklabels([f"{p:g}" for p in ticks])
         axes.set_xlabel("p-value; further right, less by chance")
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="y", color=BAND, alpha=0.25, linewidth=0.5)
-        axes.set_axisbelow(True)
+        row_lines(axes, len(tests))
         legend(figure, axes)
         identity = key + "|".join(f.model_dump_json() for f in shown)
         return to_svg(figure, p_values_summary(findings), identity)

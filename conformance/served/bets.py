@@ -77,7 +77,7 @@ def _best(seen: Floats, prob: Floats, least: Floats, most: Floats) -> float:
         return float((seen[some] * np.log(most[some] / prob[some])).sum())
     # proportional to what was seen, as far as the bounds allow
     low, high = 0.0, 1.0 / seen.sum() * 1e3
-    for _ in range(60):
+    for _ in range(50):
         middle = (low + high) / 2
         if np.clip(seen * middle, least, most).sum() > 1:
             high = middle

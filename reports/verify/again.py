@@ -22,7 +22,8 @@ from conformance.evidence import Evidence, first_requests, read_evidence
 from conformance.gather import Gathered, arm_seeds, evidence_path
 from conformance.parquet import Meta
 from conformance.parts import Parts, failure
-from conformance.plan import AGAIN, Case, RunPlan
+from conformance.plan import AGAIN as ASKED_AGAIN
+from conformance.plan import Case, RunPlan
 from conformance.processors import ended
 from conformance.reports.verify.check import listed
 from conformance.result import CaseResult
@@ -185,7 +186,7 @@ def _check_told(arm: str, e: Evidence, decoding: Decoding) -> None:
     n, width = e.tokens.shape
     if n == 0:
         return
-    if arm not in (SPECULATIVE, AGAIN) and (e.rounds is not None or e.counts is not None):
+    if arm not in (SPECULATIVE, ASKED_AGAIN) and (e.rounds is not None or e.counts is not None):
         raise EvidenceError(f"blocks are told of the {arm} arm, which does not speculate")
     if e.rounds is None:
         return

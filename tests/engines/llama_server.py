@@ -1,6 +1,6 @@
 """Start llama.cpp's own server on a probe, and print its address: PROBE KIND [KEY].
 
-KIND is exact, made-up or control. Run by the Python of the xllamacpp engine; ends with its standard
+KIND is exact, made-up, ngram or control. Run by the Python of the xllamacpp engine; ends with its standard
 input.
 """
 
@@ -26,7 +26,10 @@ p.flash_attn_type = x.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 p.cache_type_k = p.cache_type_v = x.ggml_type.GGML_TYPE_F32
 if key:
     p.api_keys = key
-if kind != "control":
+if kind == "ngram":
+    p.speculative.types = [x.common_speculative_type.COMMON_SPECULATIVE_TYPE_NGRAM_SIMPLE]
+    p.speculative.ngram_simple.size_n, p.speculative.ngram_simple.size_m = 1, 4
+elif kind != "control":
     p.speculative.types = [x.common_speculative_type.COMMON_SPECULATIVE_TYPE_DRAFT_SIMPLE]
     draft = p.speculative.draft
     draft.mparams.path = str(gguf_file(Path(probe) / "draft"))

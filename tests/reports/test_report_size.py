@@ -25,12 +25,12 @@ def page(
     case_of: Callable[..., CaseModel],
     report_of: Callable[..., Report],
 ) -> str:
-    """A report of n cases; every fourth is wrong. Each has twice the findings of a real one."""
+    """A report of n cases; every fourth is wrong. Each has as many findings as a real one."""
     if n not in pages:
         cases = []
         for i in range(n):
             case = case_of(Verdict.NOT_EXACT if i % 4 == 0 else Verdict.EXACT, f"temperature=0.{i}")
-            cases.append(case.model_copy(update={"findings": case.findings * 14}))
+            cases.append(case.model_copy(update={"findings": case.findings * 8}))
         pages[n] = render_html(report_of(cases))
     return pages[n]
 

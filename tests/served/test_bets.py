@@ -11,7 +11,7 @@ from conformance.served.bounds import Bounds
 from conformance.served.server import CONTROL, END, SPECULATIVE
 
 LAW = np.array([0.35, 0.25, 0.15, 0.1, 0.05, 0.1])  # the last is the rest
-RUNS, ANSWERS = 400, 300
+RUNS, ANSWERS = 300, 240
 
 
 class Told:
@@ -28,11 +28,11 @@ def drawn(rng, law, n=ANSWERS):
     return rng.choice(6, (n, 2), p=law / law.sum()).tolist()
 
 
-def largest(nodes, answers, every=10):
+def largest(nodes, answers, every=20):
     bets, most = LawBets(nodes), 0.0
     for i, answer in enumerate(answers):
         bets.add(0, answer)
-        if i % every == 0:
+        if i % every == every - 1:
             most = max(most, bets.log_e)
     return max(most, bets.log_e)
 

@@ -74,7 +74,7 @@ def test_what_is_known_exactly(decoding, order):
     [
         "temperature=2",
         "temperature=1,top_k=8",
-        "temperature=1,top_p=0.99",
+        "temperature=1,top_p=0.985",
         "temperature=1,min_p=0.02",
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -12,10 +13,16 @@ import pytest
 
 from conformance import launch
 from conformance.adapters import openai_http as transport
-from conformance.decoding import Decoding
+from conformance.adapters.openai_styles import STYLES
+from conformance.decoding import Decoding, Dialect
+from conformance.gather import evidence_path
+from conformance.law import warp
 from conformance.probes import load_probe
 from conformance.runner import Settings, judge_cases, prepare
-from conformance.served.words import CLAIM
+from conformance.served.laws import LAWS, load_laws
+from conformance.served.nodes import Nodes
+from conformance.served.plan import BY
+from conformance.served.words import BY_LAW, CLAIM, PASSED_BY_LAW
 
 if not any(importlib.util.find_spec(name) for name in transport.LIBRARIES):
     pytest.skip("no HTTP library is installed", allow_module_level=True)
@@ -98,6 +105,61 @@ def test_speculation_is_exact_relative_to_control(speculating, plain, prompts, t
 def test_acceptance_that_is_made_up_is_not_exact(made_up, plain, prompts, tmp_path, style):
     (result,) = judged(made_up, plain, prompts, tmp_path, Decoding(temperature=0.8), style=style)
     assert result.verdict.verdict == "NOT EXACT", result.verdict
+
+
+@pytest.fixture(scope="module")
+def by_lookup(start):
+    return start("ngram")  # drafts by n-grams, and keeps what the target samples itself
+
+
+FILTERED = Decoding(temperature=0.7, top_k=9, top_p=0.8)
+
+
+@pytest.mark.parametrize("draft", ["speculating", "by_lookup"])
+def test_the_law_of_its_log_probabilities(draft, plain, prompts, tmp_path, request):
+    """Raw log-probabilities, warped here, by 20 of 32 tokens; and what the server makes of them."""
+    url = request.getfixturevalue(draft)
+    for i, typed in enumerate(({}, {"logprobs": 20}, {"processed": "yes", "logprobs": 12})):
+        found = judged(
+            url, plain, prompts, tmp_path / str(i), Decoding(temperature=0.8), FILTERED, **typed
+        )
+        for result in found:
+            assert result.verdict.verdict == "EXACT", result.verdict
+            assert result.verdict.why.startswith(PASSED_BY_LAW), (typed, result.verdict)
+            assert any(line.startswith(BY_LAW) for line in result.verdict.ruled_out)
+            gate = [f for f in result.findings if f.scope.endswith(BY) and f.arm == "control"]
+            assert not any(f.rejected for f in gate)
+
+
+def test_the_law_is_that_of_the_model(plain, prompts, tmp_path, probe_cache):
+    """What the server tells, against logits computed here."""
+    (result,) = judged(plain_twin(plain), plain, prompts, tmp_path, FILTERED, logprobs=20)
+    laws = load_laws(evidence_path(tmp_path, result.case, LAWS))
+    nodes = Nodes(result.case, laws)
+    assert nodes.noise < 1e-3
+    probe = load_probe("mid", probe_cache)
+    dialect = Dialect(order=STYLES["llama"].order, top_k_ties="lowest-id")
+    compared = 0
+    for (p, prefix), law in nodes.laws.items():
+        ids = [int(w) for w in re.findall(r"w(\d+)", result.case.texts[p])]
+        logits = probe.target.logits(np.array([[*ids, *prefix]]))[0, -1]
+        wanted = warp(logits, FILTERED, dialect)
+        off = np.abs(law.probs[:-1] - wanted[law.ids])
+        assert off.max() <= law.width + 1e-3
+        compared += 1
+    assert compared > 100
+
+
+def plain_twin(plain):
+    """The same server by another name."""
+    return plain.replace("127.0.0.1", "localhost")
+
+
+def test_acceptance_that_is_made_up_departs_from_the_law_too(made_up, plain, prompts, tmp_path):
+    (result,) = judged(made_up, plain, prompts, tmp_path, Decoding(temperature=0.8))
+    assert result.verdict.verdict == "NOT EXACT"
+    by_law = [f for f in result.findings if f.scope.endswith(BY) and f.arm == "speculative"]
+    assert any(f.rejected for f in by_law)
 
 
 def test_one_server_whose_switch_does_nothing_is_an_error(speculating, prompts, tmp_path):
