@@ -95,7 +95,7 @@ def bars_svg(bars: BarsModel, key: str = "") -> str:
         figure = new_figure(height)
         counts, residuals = figure.subplots(2, 1, gridspec_kw={"height_ratios": [2.6, 1]})
         figure.subplots_adjust(
-            left=0.14, right=0.99, top=1 - 0.26 / height, bottom=below / height, hspace=0.08
+            left=0.165, right=0.99, top=1 - 0.26 / height, bottom=below / height, hspace=0.08
         )
         counts.add_patch(bar_columns([i - 0.38 for i in x], 0.76, bars.observed, "observed"))
         counts.plot(
@@ -183,7 +183,7 @@ def pit_svg(pit: PitModel, key: str = "") -> str:
     with matplotlib_style():
         figure = new_figure(1.9)
         axes = figure.subplots()
-        figure.subplots_adjust(left=0.14, right=0.965, top=0.87, bottom=0.21)
+        figure.subplots_adjust(left=0.165, right=0.965, top=0.87, bottom=0.21)
         edges = [i / bins for i in range(len(pit.observed))]
         axes.add_patch(bar_columns(edges, 0.92 / bins, pit.observed, "observed"))
         axes.axhspan(

@@ -90,7 +90,7 @@ def p_values_svg(findings: Sequence[FindingModel], key: str = "") -> str:
         axes.set_xlim(-0.15, 1.03 * reach)
         axes.set_ylim(len(tests) - 0.4, -0.6)
         axes.set_yticks(range(len(tests)), [one_line(t, LABEL_LIMIT) for t in tests])
-        ticks = _apart([p for p in _TICKS if _depth(p) <= 1.03 * reach], 0.12 * reach)
+        ticks = _apart([p for p in _TICKS if _depth(p) <= 1.03 * reach], 0.17 * reach)
         axes.xaxis.set_major_locator(FixedLocator([_depth(p) for p in ticks]))
         axes.set_xticklabels([f"{p:g}" for p in ticks])
         axes.set_xlabel("p-value; further right, less by chance")

@@ -72,7 +72,7 @@ def _without_minimum(logits: Floats, history: History, decoding: Decoding, targe
 
 
 def _places(answer: Answer, decoding: Decoding) -> list[tuple[int, bool]]:
-    """Output indices of stop tokens, and whether each is the last of its block: recovered or bonus."""
+    """Output indices of stop tokens, and whether each is the last token of its block."""
     tokens, rounds = answer
     last = set((np.cumsum([accepted + 1 for _, accepted in rounds]) - 1).tolist())
     found = range(decoding.min_new_tokens, len(tokens))

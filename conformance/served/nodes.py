@@ -4,8 +4,8 @@ A node is a prompt and the output so far. Its law is the mean of what repeats of
 within the bounds of `conformance.served.bounds`. Repeats differ: batches, kernels, low precision.
 How far is one number, the standard deviation of a single answer from the mean, over all nodes and
 tokens by their probability. `SAFETY` times as much is allowed wherever a law is held against
-tokens, because the server samples from another such law than those it told, and speculates from yet
-another; at the edge of a filter, `SAFETY` times the furthest that any answer was from the mean.
+tokens, and at the edges of filters, because the server samples from another such law than those it
+told, and speculates from yet another.
 """
 
 from __future__ import annotations
@@ -68,25 +68,24 @@ class Nodes:
         for node, top in zip(told.nodes, told.tops, strict=True):
             repeats.setdefault(node, []).append(top)
         means = {node: _mean(tops, told.most) for node, tops in repeats.items()}
-        self._edge = SAFETY * max((m.furthest for m in means.values()), default=0.0)
+        single = SAFETY * _spread(means.values())
         self.laws: dict[Node, Bounds] = {}
         self.unknown: Counter[str] = Counter()
         for node, mean in means.items():
-            self._learn(node, mean)
+            self._learn(node, mean, single)
         # a temperature below 1 makes more of an error
         warmth = self._decoding.temperature
-        self.noise = SAFETY * _spread(means.values()) / warmth
-        self.furthest = self._edge / warmth
+        self.noise = single / warmth
+        furthest = max((m.furthest for m in means.values()), default=0.0)
+        self.furthest = SAFETY * furthest / warmth
         each = case.workload.requests / len(case.texts)
         self.expected = self._expected(len(case.texts), each, frozenset(told.ends))
 
-    def _learn(self, node: Node, mean: _Mean) -> None:
+    def _learn(self, node: Node, mean: _Mean, edge: float) -> None:
         if not len(mean.ids):
             self.unknown["repeats of the question have no token in common"] += 1
             return
-        law = bounds(
-            mean.ids, mean.logprobs, self._decoding, self._dialect, self._edge, mean.missing
-        )
+        law = bounds(mean.ids, mean.logprobs, self._decoding, self._dialect, edge, mean.missing)
         if law.width > WIDEST:
             few = f"{len(mean.ids)} tokens do not tell the law to a total variation of {WIDEST:g}"
             self.unknown[few] += 1

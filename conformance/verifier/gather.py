@@ -161,6 +161,7 @@ def gather_case(
         try:
             worker.describe(case.engine)
             while book.error is None:
+                saving.check()
                 _do(worker, waiting.get_nowait(), book, told)
         except queue.Empty:
             pass
@@ -172,8 +173,9 @@ def gather_case(
         finally:
             worker.close()
 
+    saving = Autosave(book.save_parts)
     threads = [threading.Thread(target=serve, args=(w,), daemon=True) for w in workers]
-    with Autosave(book.save_parts):
+    with saving:
         for thread in threads:
             thread.start()
         try:

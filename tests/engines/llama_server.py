@@ -1,7 +1,7 @@
 """Start llama.cpp's own server on a probe, and print its address: PROBE KIND [KEY].
 
-KIND is exact, made-up, ngram or control. Run by the Python of the xllamacpp engine; ends with its standard
-input.
+KIND is exact, made-up, ngram or control. Run by the Python of the xllamacpp engine; ends with its
+standard input.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_a_hundred_cases_are_still_small(
     assert html.count("are not drawn, to keep this page small") > 0
     # those that need attention are drawn first, and what is wrong comes before what passed
     drawn, _, rest = html.partition("are not drawn, to keep this page small")
-    assert drawn.count("<svg ") > 60
+    assert drawn.count("<svg ") >= 40
     assert "<svg " not in rest
     # what is left out is counted, case by case
     assert html.count("weaker findings of this case can be found") == 100

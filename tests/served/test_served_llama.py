@@ -115,20 +115,35 @@ def by_lookup(start):
 FILTERED = Decoding(temperature=0.7, top_k=9, top_p=0.8)
 
 
+def held_to_its_law(result):
+    assert result.verdict.verdict == "EXACT", result.verdict
+    assert result.verdict.why.startswith(PASSED_BY_LAW), result.verdict
+    assert any(line.startswith(BY_LAW) for line in result.verdict.ruled_out)
+    gate = [f for f in result.findings if f.scope.endswith(BY) and f.arm == "control"]
+    assert not any(f.rejected for f in gate)
+
+
 @pytest.mark.parametrize("draft", ["speculating", "by_lookup"])
 def test_the_law_of_its_log_probabilities(draft, plain, prompts, tmp_path, request):
-    """Raw log-probabilities, warped here, by 20 of 32 tokens; and what the server makes of them."""
+    """By 20 of 32 tokens: warped here."""
     url = request.getfixturevalue(draft)
-    for i, typed in enumerate(({}, {"logprobs": 20}, {"processed": "yes", "logprobs": 12})):
-        found = judged(
-            url, plain, prompts, tmp_path / str(i), Decoding(temperature=0.8), FILTERED, **typed
-        )
-        for result in found:
-            assert result.verdict.verdict == "EXACT", result.verdict
-            assert result.verdict.why.startswith(PASSED_BY_LAW), (typed, result.verdict)
-            assert any(line.startswith(BY_LAW) for line in result.verdict.ruled_out)
-            gate = [f for f in result.findings if f.scope.endswith(BY) and f.arm == "control"]
-            assert not any(f.rejected for f in gate)
+    (result,) = judged(url, plain, prompts, tmp_path, FILTERED, logprobs=20)
+    held_to_its_law(result)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("decoding", "typed"),
+    [
+        (Decoding(temperature=0.8), {"logprobs": 20}),  # within bounds
+        (Decoding(temperature=1.3), {}),  # all tokens
+        (Decoding(temperature=1.3), {"processed": "yes", "logprobs": 12}),
+        (FILTERED, {"processed": "yes", "logprobs": 12}),
+    ],
+)
+def test_every_way_to_have_the_law(decoding, typed, speculating, plain, prompts, tmp_path):
+    (result,) = judged(speculating, plain, prompts, tmp_path, decoding, **typed)
+    held_to_its_law(result)
 
 
 def test_the_law_is_that_of_the_model(plain, prompts, tmp_path, probe_cache):
