@@ -142,9 +142,10 @@ def _failed(case: Case, gathered: Gathered) -> CaseResult:
     else:  # who may pick the requests to refuse may pick those that would show the fault
         verdict = Verdict.ERROR
         why = f"the engine refused some requests after answering {answered:,} of the case: {error}"
-    arms = tuple(
+    arms = tuple(  # what else was sampled beside them is in no report
         ArmFacts(arm, len(e.tokens), e.planned, int(e.tokens.size), 0, e.seconds, e.sha256)
         for arm, e in gathered.arms.items()
+        if arm in case.arms
     )
     detail = gathered.detail or str(error)
     return CaseResult(case, CaseVerdict(verdict, why), arms=arms, error=detail)
