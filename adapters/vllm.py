@@ -22,7 +22,7 @@ from typing import Any
 from conformance.adapters.vllm_library import HOMEPAGE, library, register_once, version
 from conformance.adapters.vllm_probe import widened
 from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
-from conformance.decoding import Dialect
+from conformance.decoding import Decoding, Dialect
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
 
 PROPOSALS = 3
@@ -30,6 +30,12 @@ BATCH = 256
 KV_CACHE_BYTES = 2**28  # a batch of 256 tokens each, for target and draft; vLLM writes to all of it
 # below this vLLM takes this instead, with a warning
 LOWEST_TEMPERATURE = 0.01
+# Speculation refuses a logit_bias by itself, and says so. Tokens are banned by the list of those that
+# are allowed: the library's list of banned ones is of texts, for a tokenizer.
+CLAIMED = (
+    "logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty", "banned",
+    "allowed", "stop", "min_new_tokens",
+)  # fmt: skip
 DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"
 
 
@@ -136,7 +142,9 @@ class VllmEngine:
             dialect=Dialect(order=("temperature", "min_p", "top_k", "top_p")),
             min_p=False,
             verification="token",
+            processors=CLAIMED,
         )
+        self._vocab_size = 0
         self._torch: Any = None
         self._library: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -155,6 +163,7 @@ class VllmEngine:
         self.close()
         if self._method.draft == "model" and probe.draft is None:
             raise EngineLoadError(f"{self.card.name} needs a probe with a draft model")
+        self._vocab_size = probe.vocab_size
         self._torch, self._library = library(self._repair)
         register_once()
         self._folder = tempfile.TemporaryDirectory(prefix="conformance-vllm-")
@@ -248,7 +257,24 @@ class VllmEngine:
             max_tokens=request.max_new_tokens,
             ignore_eos=True,
             detokenize=False,
+            **self._processors(decoding),
         )
+
+    def _processors(self, decoding: Decoding) -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "repetition_penalty": float(decoding.repetition_penalty or 1.0),
+            "presence_penalty": float(decoding.presence_penalty or 0.0),
+            "frequency_penalty": float(decoding.frequency_penalty or 0.0),
+            "min_tokens": decoding.min_new_tokens,
+            "stop_token_ids": list(decoding.stop),
+        }
+        if decoding.banned or decoding.allowed:
+            vocab = set(range(self._vocab_size))
+            kept = vocab & set(decoding.allowed or vocab) - set(decoding.banned)
+            options["allowed_token_ids"] = sorted(kept)
+        if decoding.logit_bias:
+            options["logit_bias"] = {token: float(bias) for token, bias in decoding.logit_bias}
+        return options
 
     def _wide(self, folder: Path | None) -> str:
         """A model as vLLM's attention can take it."""

@@ -19,98 +19,26 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from conformance.adapters import gguf_probe
 from conformance.adapters.library import need, version_of
-from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
-from conformance.decoding import Decoding, Dialect, Warp
+from conformance.adapters.xllamacpp_methods import METHODS, ORDERS
+from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
+from conformance.decoding import Decoding, Dialect
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
 
 HOMEPAGE = "https://github.com/xorbitsai/xllamacpp"
-PROPOSALS = 4
 SLOTS = 8  # sequences advanced together; more waiting threads wake each other at every token
 BATCH = 128  # requests of one call; so many that slots hardly ever wait for the next call
 
-# The order in which llama.cpp applies its samplers is part of a request. Its default has the
-# filters first; "temperature-first" is the order of transformers.
-ORDERS: dict[str, tuple[Warp, ...]] = {
-    "temperature-last": ("top_k", "top_p", "min_p", "temperature"),
-    "temperature-first": ("temperature", "top_k", "top_p", "min_p"),
-}
 # Tokens that end an output are the model's business, not a request's: see `XllamacppEngine`. There
 # is no least length.
 CLAIMED = (
     "logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty", "banned",
     "allowed", "stop",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Method:
-    """One of the engine's ways to propose and verify tokens.
-
-    Parameters
-    ----------
-    words : str
-        The method as the engine card prints it.
-    draft : str
-        Where proposals come from, as in `Capabilities`.
-    kind : str
-        The engine's own name of it, the end of a ``common_speculative_type``.
-    group : str
-        The group of speculation parameters that `options` belong to.
-    options : dict
-        Parameters that differ from the engine's defaults.
-    rates : tuple of float
-        How often the engine is told to accept each place of a block, whatever the target says.
-    """
-
-    words: str
-    draft: Draft
-    kind: str
-    group: str
-    options: dict[str, int | bool] = field(default_factory=dict)
-    rates: tuple[float, ...] = ()
-
-
-def _lookup(kind: str, options: dict[str, int | bool]) -> Method:
-    return Method("n-grams, sample and match", "lookup", kind, kind.lower(), options)
-
-
-METHODS: dict[str, Method] = {
-    "draft-model": Method(
-        "draft model, rejection sampling",
-        "model",
-        "DRAFT_SIMPLE",
-        "draft",
-        {"n_max": PROPOSALS, "probabilistic": True},
-    ),
-    "match": Method(
-        "draft model, sample and match",
-        "model",
-        "DRAFT_SIMPLE",
-        "draft",
-        {"n_max": PROPOSALS, "probabilistic": False},
-    ),
-    # the engine's own knob for measuring speed: a departure that any suite should find
-    "synthetic": Method(
-        "draft model, accepted at random",
-        "model",
-        "DRAFT_SIMPLE",
-        "draft",
-        {"n_max": PROPOSALS, "probabilistic": True},
-        rates=(0.5, 0.25, 0.12, 0.06),
-    ),
-    # the defaults look for n-grams of a dozen tokens and more: no probe repeats itself for so long
-    "ngram-simple": _lookup("NGRAM_SIMPLE", {"size_n": 1, "size_m": PROPOSALS}),
-    "ngram-map-k": _lookup("NGRAM_MAP_K", {"size_n": 1, "size_m": 2}),
-    "ngram-map-k4v": _lookup("NGRAM_MAP_K4V", {"size_n": 1, "size_m": 2}),
-    "ngram-mod": _lookup("NGRAM_MOD", {"n_match": 1, "n_min": 1, "n_max": PROPOSALS}),
-    "ngram-cache": _lookup("NGRAM_CACHE", {}),
-}
 
 
 class XllamacppEngine:

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from conformance import launch
 from conformance.adapters import gguf_probe
 from conformance.adapters import xllamacpp as adapter
+from conformance.adapters.xllamacpp_methods import PROPOSALS
 from conformance.contract import Engine, Request
 from conformance.decoding import Decoding
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
@@ -194,7 +195,7 @@ def test_rounds_add_up_and_drafts_are_both_accepted_and_rejected(run, name):
             assert sum(accepted + 1 for _, accepted in answer["rounds"]) == new
             rounds += answer["rounds"]
     # a draft of an n-gram cache is as long as its own constant says
-    longest = 8 if name.endswith("cache") else adapter.PROPOSALS
+    longest = 8 if name.endswith("cache") else PROPOSALS
     assert all(0 <= accepted <= drafted <= longest for drafted, accepted in rounds)
     assert any(accepted for _, accepted in rounds)
     assert any(accepted < drafted for drafted, accepted in rounds)
