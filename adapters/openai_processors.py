@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from conformance.adapters.gguf_probe import EVERY
 from conformance.decoding import Decoding
 from conformance.errors import NotSupportedError
 
@@ -74,7 +75,7 @@ def llama(d: Decoding, words: tuple[str, ...]) -> Json:
     return {
         "logit_bias": biases + [[token, False] for token in range(len(words)) if token not in may],
         "repeat_penalty": d.repetition_penalty or 1.0,
-        "repeat_last_n": -1,
+        "repeat_last_n": EVERY,
         "presence_penalty": d.presence_penalty or 0.0,
         "frequency_penalty": d.frequency_penalty or 0.0,
         "stop": [words[token] for token in d.stop],

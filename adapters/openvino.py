@@ -277,7 +277,7 @@ class OpenVINOEngine:
             config.ignore_eos = False
             config.eos_token_id = decoding.stop[0]
             config.stop_token_ids = set(decoding.stop)
-            config.min_new_tokens = decoding.min_new_tokens
+            config.min_new_tokens = min(decoding.min_new_tokens, request.max_new_tokens)
         config.repetition_penalty = decoding.repetition_penalty or 1.0
         config.presence_penalty = decoding.presence_penalty or 0.0
         config.frequency_penalty = decoding.frequency_penalty or 0.0

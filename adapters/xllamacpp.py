@@ -218,17 +218,19 @@ class XllamacppEngine:
         )
 
     def _processors(self, decoding: Decoding) -> dict[str, Any]:
-        assert self._probe is not None
-        vocab = set(range(self._probe.vocab_size))
-        kept = vocab & set(decoding.allowed or vocab) - set(decoding.banned)
-        # a bias of false is minus infinity; what follows takes the place of what it contradicts
-        biases: list[list[Any]] = [[t, float(b)] for t, b in decoding.logit_bias if t in kept]
+        biases: dict[int, float | bool] = {t: float(bias) for t, bias in decoding.logit_bias}
+        if decoding.banned or decoding.allowed:
+            assert self._probe is not None
+            vocab = set(range(self._probe.vocab_size))
+            kept = vocab & set(decoding.allowed or vocab) - set(decoding.banned)
+            # a bias of false is minus infinity
+            biases |= dict.fromkeys(sorted(vocab - kept), False)
         return {
-            "logit_bias": biases + [[token, False] for token in sorted(vocab - kept)],
+            "logit_bias": list(biases.items()),
             "repeat_penalty": float(decoding.repetition_penalty or 1.0),
             "presence_penalty": float(decoding.presence_penalty or 0.0),
             "frequency_penalty": float(decoding.frequency_penalty or 0.0),
-            "repeat_last_n": self._window or self._probe.context,
+            "repeat_last_n": self._window or gguf_probe.EVERY,
         }
 
     # --- loading ----------------------------------------------------------------------------------
