@@ -225,18 +225,16 @@ class FlashspecEngine:
         result = self._run([request])
         # the control arm's are all (0, 0), and say that nothing was drafted
         rounds = tuple((step.proposed, step.accepted) for step in result.arm_steps)
-        return Completion(tokens=tuple(result.output_ids[0].tolist()), rounds=rounds)
+        return Completion(tokens=_unfilled(result.output_ids.tolist())[0], rounds=rounds)
 
     def _rows(self, requests: list[Request]) -> list[Completion]:
         if len(requests) == 1:
             return [self._one(requests[0])]
         self._steps.seen.clear()
-        # a row that has ended is filled up with -1
-        rows = self._run(requests).output_ids.tolist()
-        tokens = [[token for token in row if token >= 0] for row in rows]
+        tokens = _unfilled(self._run(requests).output_ids.tolist())
         rounds = self._steps.rounds([r.prompt for r in requests], tokens)
         return [
-            Completion(tokens=tuple(row), rounds=None if rounds is None else tuple(rounds[i]))
+            Completion(tokens=row, rounds=None if rounds is None else tuple(rounds[i]))
             for i, row in enumerate(tokens)
         ]
 
@@ -375,6 +373,11 @@ def create(method: str = "", *, device: str = "cpu", dtype: str = "float32") -> 
         If there is no such method.
     """
     return FlashspecEngine(method or "draft-model", device=device, dtype=dtype)
+
+
+def _unfilled(rows: list[list[int]]) -> list[tuple[int, ...]]:
+    """Rows without the -1 with which the library fills those that have ended."""
+    return [tuple(token for token in row if token >= 0) for row in rows]
 
 
 def _need(module: str) -> Any:

@@ -38,6 +38,7 @@ INSIDE = {
     "mlp.down_proj.weight": "ffn_down.weight",
 }
 FORMAT = 1  # part of the file name: raise it whenever the conversion writes another file
+EVERY = 8192  # more tokens than a probe has room for, where llama.cpp asks how many to look at
 # What metadata can name a token as, so that llama.cpp ends a sequence with it.
 ENDS = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 

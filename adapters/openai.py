@@ -121,17 +121,22 @@ class OpenAIEngine:
     @property
     def capabilities(self) -> Capabilities:
         """What can be asked of such a server."""
-        styles = [STYLES[name] for name in (self._meet().tried if self._urls else ("vllm",))]
-        only = styles[0].only
+        style = STYLES[(self._meet().tried if self._urls else ("vllm",))[0]]
+        only = style.only
         return Capabilities(
             draft=self._draft,
             control=False in self._urls,
             max_batch=ROUNDS_OF_REQUESTS * self._limits.concurrency,
-            dialect=Dialect(order=self._order or styles[0].order, top_k_ties=styles[0].ties),
+            dialect=Dialect(
+                order=self._order or style.order,
+                top_k_ties=style.ties,
+                presence_over=style.presence_over,
+            ),
             top_k=not only or "top_k" in only,
             min_p=not only or "min_p" in only,
             precision=cast(Precision, self._options["precision"]),
             processes=1,
+            processors=style.processors,
         )
 
     def load(self, probe: ModelPair) -> None:
@@ -254,9 +259,12 @@ class OpenAIEngine:
         if not r.prompt:
             raise NotSupportedError("a server needs a prompt of at least one token")
         assert self._met is not None
+        style = self._met.arms[r.speculate][1]
         for name in ("top_k", "min_p"):
-            only = self._met.arms[r.speculate][1].only
-            if getattr(r.decoding, name) is not None and only and name not in only:
+            if getattr(r.decoding, name) is not None and style.only and name not in style.only:
+                raise NotSupportedError(f"the protocol of this server has no {name}")
+        for name in r.decoding.processors:
+            if name not in style.processors:
                 raise NotSupportedError(f"the protocol of this server has no {name}")
 
     def _ask(self, requests: Sequence[Request], chosen: Sequence[int]) -> dict[int, Completion]:

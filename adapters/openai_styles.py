@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from conformance.adapters import openai_processors as processors
 from conformance.adapters.openai_http import Limits
 from conformance.contract import Completion, Request
 from conformance.decoding import WARPS, Warp
@@ -71,6 +72,10 @@ class Style:
         The filters that can be asked for; empty for all.
     ties : {'keep', 'lowest-id'}
         What top-k does with equal logits, as in `Dialect`.
+    processors : tuple of str
+        What else can be asked for, as in `Capabilities`.
+    presence_over : {'all', 'output'}
+        Which tokens presence and frequency penalties count, as in `Dialect`.
     """
 
     path: str
@@ -79,6 +84,8 @@ class Style:
     read: Callable[[Json, Terms], object]
     only: tuple[str, ...] = ()
     ties: Literal["keep", "lowest-id"] = "keep"
+    processors: tuple[str, ...] = ()
+    presence_over: Literal["all", "output"] = "output"
 
 
 def _completion(r: Request, terms: Terms) -> Json:
@@ -93,6 +100,7 @@ def _completion(r: Request, terms: Terms) -> Json:
         "n": 1,
         "stream": False,
     }
+    body |= processors.openai(d)
     return body if r.seed is None else body | {"seed": r.seed}
 
 
@@ -101,12 +109,10 @@ def _ask_vllm(r: Request, terms: Terms) -> Json:
     return _completion(r, terms) | {
         "top_k": -1 if r.decoding.top_k is None else int(r.decoding.top_k),
         "min_p": r.decoding.min_p or 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
         "ignore_eos": True,
         "skip_special_tokens": False,
         "return_token_ids": True,
+        **processors.vllm(r.decoding, len(terms.words)),
     }
 
 
@@ -119,20 +125,18 @@ def _ask_llama(r: Request, terms: Terms) -> Json:
         "return_tokens": True,
         "stream": False,
         # every default of this server that is not neutral, and the order, which it can be told
-        "samplers": list(terms.order),
+        "samplers": ["penalties", *terms.order],
         "temperature": 0.0 if d.greedy else d.temperature,
         "top_k": 0 if d.top_k is None else int(d.top_k),
         "top_p": 1.0 if d.top_p is None else d.top_p,
         "min_p": d.min_p or 0.0,
-        "repeat_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "frequency_penalty": 0.0,
         "dynatemp_range": 0.0,
         "mirostat": 0,
         "min_keep": 0,
         "ignore_eos": True,
         # the rest of an answer repeats the request, and is most of it
         "response_fields": ["tokens", "tokens_evaluated", "timings"],
+        **processors.llama(d, terms.words),
     }
     return body if r.seed is None else body | {"seed": r.seed}
 
@@ -145,7 +149,7 @@ def _ask_sglang(r: Request, terms: Terms) -> Json:
         "top_k": -1 if d.top_k is None else int(d.top_k),
         "top_p": 1.0 if d.top_p is None else d.top_p,
         "min_p": d.min_p or 0.0,
-        "ignore_eos": True,
+        **processors.sglang(d),
     }
     if r.seed is not None:
         sampling["sampling_seed"] = r.seed
@@ -182,14 +186,46 @@ _STANDARD: tuple[Warp, ...] = WARPS
 _VLLM: tuple[Warp, ...] = ("temperature", "min_p", "top_k", "top_p")
 _LLAMA: tuple[Warp, ...] = ("top_k", "top_p", "min_p", "temperature")
 STYLES: dict[str, Style] = {
-    "vllm": Style("/completions", _VLLM, _ask_vllm, lambda a, t: _choice(a).get("token_ids")),
-    "llama": Style(
-        "../completion", _LLAMA, _ask_llama, lambda a, t: a.get("tokens"), ties="lowest-id"
+    "vllm": Style(
+        "/completions",
+        _VLLM,
+        _ask_vllm,
+        lambda a, t: _choice(a).get("token_ids"),
+        processors=processors.VLLM,
     ),
-    "sglang": Style("../generate", _STANDARD, _ask_sglang, lambda a, t: a.get("output_ids")),
+    "llama": Style(
+        "../completion",
+        _LLAMA,
+        _ask_llama,
+        lambda a, t: a.get("tokens"),
+        ties="lowest-id",
+        processors=processors.LLAMA,
+        presence_over="all",
+    ),
+    "sglang": Style(
+        "../generate",
+        _STANDARD,
+        _ask_sglang,
+        lambda a, t: a.get("output_ids"),
+        processors=processors.SGLANG,
+    ),
     # the protocol as OpenAI has it: a prompt may be ids, and what comes back is text
-    "openai": Style("/completions", _STANDARD, _completion, _read_text, ("top_p",)),
-    "text": Style("/completions", _STANDARD, _ask_text, _read_text, ("top_p",)),
+    "openai": Style(
+        "/completions",
+        _STANDARD,
+        _completion,
+        _read_text,
+        ("top_p",),
+        processors=processors.OPENAI,
+    ),
+    "text": Style(
+        "/completions",
+        _STANDARD,
+        _ask_text,
+        _read_text,
+        ("top_p",),
+        processors=processors.OPENAI,
+    ),
 }
 
 
@@ -205,7 +241,8 @@ def read(answer: Json, r: Request, style: Style, terms: Terms) -> Completion:
     ids = style.read(answer, terms)
     if not isinstance(ids, list) or not all(type(i) is int for i in ids):
         raise BadAnswerError("an answer has no token ids where such a server puts them")
-    if len(ids) != r.max_new_tokens:
+    over = len(ids) < r.max_new_tokens and bool(ids) and ids[-1] in r.decoding.stop
+    if len(ids) != r.max_new_tokens and not over:
         raise BadAnswerError(
             f"an answer has {len(ids)} tokens where {r.max_new_tokens} were asked for and no "
             "end-of-sequence token exists"

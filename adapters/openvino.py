@@ -45,7 +45,13 @@ DIALECT = Dialect(
     order=("top_k", "temperature", "min_p", "top_p"),
     top_p_crossing="keep",
     top_k_ties="lowest-id",
+    repetition_over="all",
+    presence_over="output",
 )
+# It has no biases, and no masks but those of a grammar, which is one of texts.
+CLAIMED = (
+    "repetition_penalty", "presence_penalty", "frequency_penalty", "stop", "min_new_tokens",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +138,7 @@ class OpenVINOEngine:
             max_batch=BATCH,
             dialect=DIALECT,
             verification=self._method.verification,
+            processors=CLAIMED,
         )
         self._genai: Any = None
         self._tensor: Any = None
@@ -250,6 +257,9 @@ class OpenVINOEngine:
         decoding = request.decoding
         if not request.prompt:
             raise NotSupportedError("openvino-genai needs a prompt of at least one token")
+        for name in decoding.processors:
+            if name not in CLAIMED:
+                raise NotSupportedError(f"openvino-genai has no {name}")
         if decoding.min_p and decoding.top_p is not None and decoding.top_p < 1:
             raise NotSupportedError(
                 "openvino-genai measures top_p by what probabilities were before min_p removed "
@@ -263,6 +273,14 @@ class OpenVINOEngine:
         config.eos_token_id = self._vocab_size
         config.stop_token_ids = {self._vocab_size}
         config.do_sample = not decoding.greedy
+        if decoding.stop:
+            config.ignore_eos = False
+            config.eos_token_id = decoding.stop[0]
+            config.stop_token_ids = set(decoding.stop)
+            config.min_new_tokens = min(decoding.min_new_tokens, request.max_new_tokens)
+        config.repetition_penalty = decoding.repetition_penalty or 1.0
+        config.presence_penalty = decoding.presence_penalty or 0.0
+        config.frequency_penalty = decoding.frequency_penalty or 0.0
         if request.seed is not None:
             config.rng_seed = request.seed
         if not decoding.greedy:

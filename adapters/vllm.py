@@ -12,14 +12,20 @@ from __future__ import annotations
 
 import functools
 import tempfile
-import traceback
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.adapters.vllm_library import HOMEPAGE, library, register_once, version
+from conformance.adapters.vllm_library import (
+    HOMEPAGE,
+    is_refusal,
+    library,
+    passed,
+    register_once,
+    version,
+)
 from conformance.adapters.vllm_probe import widened
 from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
 from conformance.decoding import Dialect
@@ -30,6 +36,12 @@ BATCH = 256
 KV_CACHE_BYTES = 2**28  # a batch of 256 tokens each, for target and draft; vLLM writes to all of it
 # below this vLLM takes this instead, with a warning
 LOWEST_TEMPERATURE = 0.01
+# Speculation refuses a logit_bias by itself, and says so. What is banned is left out of a list of
+# allowed tokens: the library's list of banned ones is of texts, for a tokenizer.
+CLAIMED = (
+    "logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty", "banned",
+    "allowed", "stop", "min_new_tokens",
+)  # fmt: skip
 DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"
 
 
@@ -136,7 +148,9 @@ class VllmEngine:
             dialect=Dialect(order=("temperature", "min_p", "top_k", "top_p")),
             min_p=False,
             verification="token",
+            processors=CLAIMED,
         )
+        self._vocab_size = 0
         self._torch: Any = None
         self._library: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -155,6 +169,7 @@ class VllmEngine:
         self.close()
         if self._method.draft == "model" and probe.draft is None:
             raise EngineLoadError(f"{self.card.name} needs a probe with a draft model")
+        self._vocab_size = probe.vocab_size
         self._torch, self._library = library(self._repair)
         register_once()
         self._folder = tempfile.TemporaryDirectory(prefix="conformance-vllm-")
@@ -221,9 +236,9 @@ class VllmEngine:
             outputs = llm.generate(prompts, params, use_tqdm=False)
         except Exception as exc:
             # what fails on its way leaves requests behind, which the next call would go on with
-            if _passed(exc, "step"):
+            if passed(exc, "step"):
                 self._drop()
-            elif _is_refusal(exc):
+            elif is_refusal(exc):
                 raise NotSupportedError(f"vllm refuses {requests[0].decoding}: {exc}") from exc
             raise
         tokens = [tuple(output.outputs[0].token_ids) for output in outputs]
@@ -239,7 +254,7 @@ class VllmEngine:
             raise NotSupportedError("vllm takes no min_p where it speculates")
         if not decoding.greedy and decoding.temperature < LOWEST_TEMPERATURE:
             raise NotSupportedError(f"vllm raises a temperature below {LOWEST_TEMPERATURE}")
-        return self._library.SamplingParams(
+        options = dict(
             temperature=0.0 if decoding.greedy else float(decoding.temperature),
             top_k=0 if decoding.top_k is None else int(decoding.top_k),
             top_p=1.0 if decoding.top_p is None else float(decoding.top_p),
@@ -248,7 +263,29 @@ class VllmEngine:
             max_tokens=request.max_new_tokens,
             ignore_eos=True,
             detokenize=False,
+            **self._processors(request),
         )
+        try:
+            return self._library.SamplingParams(**options)
+        except ValueError as exc:
+            raise NotSupportedError(f"vllm refuses {decoding}: {exc}") from exc
+
+    def _processors(self, request: Request) -> dict[str, Any]:
+        decoding = request.decoding
+        options: dict[str, Any] = {
+            "repetition_penalty": float(decoding.repetition_penalty or 1.0),
+            "presence_penalty": float(decoding.presence_penalty or 0.0),
+            "frequency_penalty": float(decoding.frequency_penalty or 0.0),
+            "min_tokens": min(decoding.min_new_tokens, request.max_new_tokens),
+            "stop_token_ids": list(decoding.stop),
+        }
+        if decoding.banned or decoding.allowed:
+            vocab = set(range(self._vocab_size))
+            kept = vocab & set(decoding.allowed or vocab) - set(decoding.banned)
+            options["allowed_token_ids"] = sorted(kept)
+        if decoding.logit_bias:
+            options["logit_bias"] = {token: float(bias) for token, bias in decoding.logit_bias}
+        return options
 
     def _wide(self, folder: Path | None) -> str:
         """A model as vLLM's attention can take it."""
@@ -358,15 +395,3 @@ def create(
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise UnknownEngineError(f"vllm has no {option}={value}; there are {', '.join(allowed)}")
-
-
-def _is_refusal(exc: BaseException) -> bool:
-    """Whether vLLM blames the request."""
-    return isinstance(exc, ValueError) or any(
-        kind.__name__ == "VLLMClientError" for kind in type(exc).__mro__
-    )
-
-
-def _passed(exc: BaseException, function: str) -> bool:
-    """Whether an exception came through a function of that name."""
-    return any(f.f_code.co_name == function for f, _ in traceback.walk_tb(exc.__traceback__))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import traceback
 from importlib import metadata
 from typing import Any
 
@@ -78,6 +79,18 @@ def version() -> str:
         except metadata.PackageNotFoundError:
             continue
     return "not installed"
+
+
+def is_refusal(exc: BaseException) -> bool:
+    """Whether vLLM blames the request."""
+    return isinstance(exc, ValueError) or any(
+        kind.__name__ == "VLLMClientError" for kind in type(exc).__mro__
+    )
+
+
+def passed(exc: BaseException, function: str) -> bool:
+    """Whether an exception came through a function of that name."""
+    return any(f.f_code.co_name == function for f, _ in traceback.walk_tb(exc.__traceback__))
 
 
 def _repair(torch: Any) -> None:

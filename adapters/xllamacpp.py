@@ -24,33 +24,21 @@ from typing import Any
 
 from conformance.adapters import gguf_probe
 from conformance.adapters.library import need, threads_of, version_of
-from conformance.adapters.xllamacpp_methods import METHODS
+from conformance.adapters.xllamacpp_methods import CACHES, METHODS, ORDERS, layers_of
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
-from conformance.decoding import Decoding, Dialect, Warp
+from conformance.decoding import Decoding, Dialect
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
 
 HOMEPAGE = "https://github.com/xorbitsai/xllamacpp"
 SLOTS = 8  # sequences advanced together; more waiting threads wake each other at every token
 BATCH = 128  # requests of one call; so many that slots hardly ever wait for the next call
 
-# The order in which llama.cpp applies its samplers is part of a request. Its default has the
-# filters first; "temperature-first" is the order of transformers.
-ORDERS: dict[str, tuple[Warp, ...]] = {
-    "temperature-last": ("top_k", "top_p", "min_p", "temperature"),
-    "temperature-first": ("temperature", "top_k", "top_p", "min_p"),
-}
 # Tokens that end an output are the model's business, not a request's: see `XllamacppEngine`. There
 # is no least length.
 CLAIMED = (
     "logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty", "banned",
     "allowed", "stop",
 )  # fmt: skip
-
-
-# What keys and values are kept in, as the engine calls it. Quantised types are left out: they need
-# flash attention, and an error of theirs says nothing of speculation.
-CACHES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
-ALL_LAYERS = 999  # more than any model has
 
 
 class XllamacppEngine:
@@ -117,7 +105,7 @@ class XllamacppEngine:
             raise UnknownEngineError(
                 f"xllamacpp has no cache {cache!r}; there are {', '.join(CACHES)}"
             )
-        self._threads, self._layers = threads_of(threads), _layers(gpu_layers)
+        self._threads, self._layers = threads_of(threads), layers_of(gpu_layers)
         self._cache = f"GGML_TYPE_{CACHES[cache]}"
         self.card = EngineCard(
             name="xllamacpp" if method == "draft-model" else f"xllamacpp:{method}",
@@ -253,17 +241,19 @@ class XllamacppEngine:
         )
 
     def _processors(self, decoding: Decoding) -> dict[str, Any]:
-        assert self._probe is not None
-        vocab = set(range(self._probe.vocab_size))
-        kept = vocab & set(decoding.allowed or vocab) - set(decoding.banned)
-        # a bias of false is minus infinity; what follows takes the place of what it contradicts
-        biases: list[list[Any]] = [[t, float(b)] for t, b in decoding.logit_bias if t in kept]
+        biases: dict[int, float | bool] = {t: float(bias) for t, bias in decoding.logit_bias}
+        if decoding.banned or decoding.allowed:
+            assert self._probe is not None
+            vocab = set(range(self._probe.vocab_size))
+            kept = vocab & set(decoding.allowed or vocab) - set(decoding.banned)
+            # a bias of false is minus infinity
+            biases |= dict.fromkeys(sorted(vocab - kept), False)
         return {
-            "logit_bias": biases + [[token, False] for token in sorted(vocab - kept)],
+            "logit_bias": list(biases.items()),
             "repeat_penalty": float(decoding.repetition_penalty or 1.0),
             "presence_penalty": float(decoding.presence_penalty or 0.0),
             "frequency_penalty": float(decoding.frequency_penalty or 0.0),
-            "repeat_last_n": self._window or self._probe.context,
+            "repeat_last_n": self._window or gguf_probe.EVERY,
         }
 
     # --- loading ----------------------------------------------------------------------------------
@@ -351,16 +341,6 @@ def create(
         If an option means nothing.
     """
     return XllamacppEngine(method or "draft-model", order, threads, gpu_layers, cache, window)
-
-
-def _layers(text: str) -> int:
-    if text == "all":
-        return ALL_LAYERS
-    if not (text.isascii() and text.isdigit() and int(text[:9]) <= ALL_LAYERS):
-        raise UnknownEngineError(
-            f"gpu_layers must be all or a whole number up to {ALL_LAYERS}, not {text!r:.100}"
-        )
-    return int(text[:9])
 
 
 def _settings(decoding: Decoding) -> dict[str, float]:

@@ -1,12 +1,27 @@
-"""What llama.cpp can draft with, as the adapter names it; needs nothing of the engine."""
+"""The ways in which llama.cpp speculates, and the orders of its samplers, as plain values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from conformance.contract import Draft
+from conformance.decoding import Warp
+from conformance.errors import UnknownEngineError
 
 PROPOSALS = 4
+
+# The order in which llama.cpp applies its samplers is part of a request. Its default has the
+# filters first; "temperature-first" is the order of transformers.
+ORDERS: dict[str, tuple[Warp, ...]] = {
+    "temperature-last": ("top_k", "top_p", "min_p", "temperature"),
+    "temperature-first": ("temperature", "top_k", "top_p", "min_p"),
+}
+
+
+# What keys and values are kept in, as the engine calls it. Quantised types are left out: they need
+# flash attention, and an error of theirs says nothing of speculation.
+CACHES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+ALL_LAYERS = 999  # more than any model has
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +87,20 @@ METHODS: dict[str, Method] = {
     "ngram-mod": _lookup("NGRAM_MOD", {"n_match": 1, "n_min": 1, "n_max": PROPOSALS}),
     "ngram-cache": _lookup("NGRAM_CACHE", {}),
 }
+
+
+def layers_of(text: str) -> int:
+    """Layers that a GPU computes, as typed.
+
+    Raises
+    ------
+    UnknownEngineError
+        If it is neither ``all`` nor a number of layers.
+    """
+    if text == "all":
+        return ALL_LAYERS
+    if not (text.isascii() and text.isdigit() and int(text[:9]) <= ALL_LAYERS):
+        raise UnknownEngineError(
+            f"gpu_layers must be all or a whole number up to {ALL_LAYERS}, not {text!r:.100}"
+        )
+    return int(text[:9])

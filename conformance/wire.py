@@ -257,10 +257,11 @@ def _completion(answer: object, request: Request, i: int) -> Json:
         raise BadAnswerError(f"answer {i} is {type(answer).__name__}, not Completion")
     wanted = request.max_new_tokens
     tokens = _integers(answer.tokens, f"tokens of answer {i}", wanted + 1)
-    end = _end(tokens, request.decoding)
-    if end:  # sequences keep one length: one that has ended goes on with its last token
-        tokens += tokens[-1:] * (wanted - len(tokens))
-    length = end or wanted
+    length = wanted
+    if any(t in request.decoding.stop for t in tokens):
+        length = _length(tokens, request.decoding)
+        # sequences keep one length: one that has ended goes on with its last token
+        tokens += tokens[-1:] * (wanted - len(tokens) if _ended(tokens, request.decoding) else 0)
     if len(tokens) != wanted:
         fault = "nothing" if not tokens else f"{len(tokens)} tokens"
         fault = fault if len(tokens) < wanted else "too many tokens"
@@ -353,10 +354,16 @@ def _pairs(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list[
     return pairs
 
 
-def _end(tokens: list[int], decoding: Decoding) -> int:
-    """How many tokens there are up to the first that ends the output; 0 without one."""
-    stops = (t for t in range(decoding.min_new_tokens, len(tokens)) if tokens[t] in decoding.stop)
-    return next(stops, -1) + 1
+def _length(tokens: list[int], decoding: Decoding) -> int:
+    """Tokens up to the first stop token; one that came too early is the law's to condemn."""
+    return 1 + next(i for i, token in enumerate(tokens) if token in decoding.stop)
+
+
+def _ended(tokens: list[int], decoding: Decoding) -> bool:
+    """Whether an answer that is short ends in a stop token, or went on after one."""
+    return tokens[-1] in decoding.stop or any(
+        token in decoding.stop for token in tokens[decoding.min_new_tokens :]
+    )
 
 
 def _rounds(answered: Sequence[Sequence[int]], i: int, length: int, wanted: int) -> list[list[int]]:

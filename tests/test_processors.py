@@ -173,6 +173,7 @@ STOP = Decoding(stop=(7,), min_new_tokens=2)
         ((1, 7, 7), [1, 7, 7, 7, 7, 7]),  # held back at index 1, ended at 2
         ((1, 2, 3, 4, 5, 6), [1, 2, 3, 4, 5, 6]),
         ((1, 2, 7, 4), [1, 2, 7, 4, 4, 4]),  # what comes after an end is evidence
+        ((1, 7), [1, 7, 7, 7, 7, 7]),  # and so is an end that came too early
     ],
 )
 def test_short_answers_go_on_with_their_last_token(tokens, padded):
@@ -180,7 +181,7 @@ def test_short_answers_go_on_with_their_last_token(tokens, padded):
     assert read["tokens"] == padded
 
 
-@pytest.mark.parametrize("tokens", [(1, 2, 3), (1, 7), (7, 7), ()])
+@pytest.mark.parametrize("tokens", [(1, 2, 3), (1, 7, 3), ()])
 def test_short_answers_without_an_end_are_none(tokens):
     with pytest.raises(BadAnswerError, match=r"no stop token ends it|nothing"):
         encode_completions([Completion(tokens)], [asked(STOP)])

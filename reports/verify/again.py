@@ -24,7 +24,6 @@ from conformance.parquet import Meta
 from conformance.parts import Parts, failure
 from conformance.plan import AGAIN as ASKED_AGAIN
 from conformance.plan import Case, RunPlan
-from conformance.processors import ended
 from conformance.reports.verify.check import listed
 from conformance.result import CaseResult
 from conformance.served import decide as servers
@@ -195,8 +194,8 @@ def _check_told(arm: str, e: Evidence, decoding: Decoding) -> None:
     total = np.bincount(request, emitted, minlength=n)
     last = np.zeros(n)
     last[request] = emitted  # of a request's blocks the last one stays
-    over = ended(e.tokens, decoding)
-    length = np.where(over.any(axis=1), over.argmax(axis=1) + 1, width)
+    stops = np.isin(e.tokens, np.array(decoding.stop, dtype=np.int64))
+    length = np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, width)
     if not ((each > 0) & (total >= length) & (total - last < width)).all():
         raise EvidenceError(f"the blocks told of the {arm} arm do not account for its tokens")
 

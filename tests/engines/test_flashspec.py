@@ -202,13 +202,28 @@ def test_nothing_is_logged_and_levels_are_restored(loaded, capfd):
     assert log.level == before
 
 
-@pytest.mark.parametrize("text", ["top_k=5", "top_p=0.8", "min_p=0.1"])
+@pytest.mark.parametrize(
+    "text", ["top_k=5", "top_p=0.8", "min_p=0.1", "repetition_penalty=2", "logit_bias=3:1"]
+)
 def test_filters_are_neither_claimed_nor_taken(loaded, text):
     decoding = Decoding.parse(text)
     assert loaded.engine.capabilities.refuses(decoding) is not None
     for speculate in (True, False):
         with pytest.raises(NotSupportedError, match="temperature alone"):
             loaded.engine.generate([Request((1, 2), 2, decoding, 1, speculate)])
+
+
+def test_an_output_that_ends_keeps_its_rounds(loaded):
+    decoding, ended = Decoding(stop=(5, 17, 23)), 0
+    wanted = loaded.requests(decoding, n=12, new=16)
+    answers = loaded.engine.generate(wanted)
+    encode_completions(answers, wanted)
+    for answer in answers:
+        assert answer.rounds
+        assert not set(answer.tokens[:-1]) & set(decoding.stop)
+        assert len(answer.tokens) == 16 or answer.tokens[-1] in decoding.stop
+        ended += len(answer.tokens) < 16
+    assert 2 < ended < 12
 
 
 def test_an_empty_prompt_is_refused(loaded):
@@ -296,8 +311,9 @@ def test_rounds_that_cannot_be_told_are_not_told():
 
 def test_the_library_swallows_filters(probe_cache):
     """See docs/findings/flashspec-swallowed-filters.md; when this fails, filters can be claimed."""
-    sampling = library.SamplingConfig(top_k=1, min_p=1.0)
-    assert not hasattr(sampling, "top_k")
+    sampling = library.SamplingConfig(top_k=1, min_p=1.0, repetition_penalty=2.0, logit_bias={3: 5})
+    for name in ("top_k", "min_p", "repetition_penalty", "logit_bias"):
+        assert not hasattr(sampling, name)
     engine = Loaded("draft-model", probe_cache).engine
     outputs = []
     for top_p in (1.0, 0.01):

@@ -116,7 +116,7 @@ def test_the_order_that_is_declared_is_the_order_that_is_sent(serve, load):
     order = ("min_p", "temperature", "top_p", "top_k")
     engine = load(url=server.url, order="+".join(order))
     assert engine.capabilities.dialect.order == order
-    assert server.posts()[0].body["samplers"] == list(order)
+    assert server.posts()[0].body["samplers"] == ["penalties", *order]
 
 
 def test_several_models_need_a_name(serve, load):

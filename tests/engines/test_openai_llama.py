@@ -120,6 +120,15 @@ def test_it_is_greedy_where_it_should_be(speculating, plain, load, style, probe_
     assert drafted > 50
 
 
+@pytest.mark.parametrize("style", ["auto", "openai"])
+def test_a_bias_is_by_token_in_either_protocol(speculating, plain, load, style):
+    engine = load(url=speculating, control=plain, style=style)
+    pulled = Decoding(greedy=True, logit_bias=((5, 60.0),))
+    for speculate in (True, False):
+        for a in engine.generate(requests(3, pulled, speculate)):
+            assert set(a.tokens) == {5}
+
+
 def test_it_keeps_to_the_support_and_to_its_seeds(speculating, plain, load, probe_cache):
     engine = load(url=speculating, control=plain)
     probe, order = load_probe("mid", probe_cache), engine.capabilities.dialect
@@ -164,6 +173,19 @@ def judged(url, plain, folder, *decodings):
 def test_it_is_exact(speculating, plain, tmp_path):
     nucleus = Decoding(temperature=0.7, top_p=0.8)
     for case in judged(speculating, plain, tmp_path, SAMPLING, nucleus):
+        assert case.verdict.verdict == "EXACT", case.verdict
+
+
+@pytest.mark.long
+def test_it_is_exact_in_what_else_it_is_asked_for(speculating, plain, tmp_path):
+    asked = (
+        Decoding(greedy=True, stop=(5, 17, 23)),
+        Decoding(stop=(5, 17, 23)),
+        Decoding(presence_penalty=1.5, frequency_penalty=0.75),
+        Decoding(temperature=0.8, top_p=0.9, repetition_penalty=1.5, logit_bias=((4, 2.0),)),
+        Decoding(banned=(0, 3, 6, 9, 12, 15, 18, 21, 24, 27)),
+    )
+    for case in judged(speculating, plain, tmp_path, *asked):
         assert case.verdict.verdict == "EXACT", case.verdict
 
 

@@ -120,6 +120,41 @@ def test_what_vllm_would_change_or_not_take_is_refused(request_):
         adapter.create("")._params(request_)
 
 
+def _asked(decoding, refuses=()):
+    def params(**options):
+        if set(refuses) & set(options):
+            raise ValueError("not in this house")
+        return options
+
+    engine = adapter.create("")
+    engine._library, engine._vocab_size = SimpleNamespace(SamplingParams=params), 6
+    return engine._params(Request((1,), 4, decoding, 1))
+
+
+def test_vllm_is_asked_for_all_of_it_and_for_nothing_else():
+    plain = _asked(SAMPLING)
+    assert not {"logit_bias", "allowed_token_ids"} & set(plain)
+    assert (plain["stop_token_ids"], plain["min_tokens"]) == ([], 0)
+    names = ("repetition_penalty", "presence_penalty", "frequency_penalty")
+    assert [plain[name] for name in names] == [1.0, 0.0, 0.0]
+    decoding = Decoding(
+        repetition_penalty=1.5,
+        presence_penalty=0.25,
+        frequency_penalty=-0.5,
+        logit_bias=((1, 2.5),),
+        banned=(3,),
+        stop=(2, 5),
+        min_new_tokens=9,
+    )
+    body = _asked(decoding)
+    assert [body[name] for name in names] == [1.5, 0.25, -0.5]
+    assert body["logit_bias"] == {1: 2.5}
+    assert body["allowed_token_ids"] == [0, 1, 2, 4, 5]
+    assert (body["stop_token_ids"], body["min_tokens"]) == ([2, 5], 4)  # of 4 that are wanted
+    with pytest.raises(NotSupportedError, match=r"vllm refuses .*: not in this house"):
+        _asked(decoding, refuses=("logit_bias",))
+
+
 class _Scheduler:
     def update_from_output(self, scheduled, output):
         return scheduled, output

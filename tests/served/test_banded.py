@@ -60,6 +60,15 @@ def test_p_values_are_uniform_whatever_number_of_answers_comes():
             assert stats.kstest(found, "uniform").pvalue > 1e-4, what
 
 
+def test_cells_and_weights_are_planned():
+    """From what is expected; what came instead changes neither."""
+    few, many = (np.random.default_rng(n).multinomial(n, LAW) for n in (0, 700))
+    first, second = (banded([row(c, expected=100)], np.random.default_rng(0)) for c in (few, many))
+    assert len(first.lowest) == len(second.lowest) == 4  # the fifth is expected 8 times
+    assert np.array_equal(first.information, second.information)
+    assert np.array_equal(first.sharpening, second.sharpening)
+
+
 @pytest.mark.parametrize("where", ["low corner", "high corner", "another one for every answer"])
 def test_no_law_within_the_bounds_is_a_departure(where):
     rng = np.random.default_rng(1)

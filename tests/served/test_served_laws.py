@@ -9,14 +9,18 @@ import pytest
 from imitated import Plain, Telling, judged, name
 
 from conformance.adapters import openai_http as transport
+from conformance.adapters.openai_logprobs import Top
 from conformance.decoding import Decoding
 from conformance.errors import EvidenceError, UnknownEngineError
 from conformance.gather import evidence_path
 from conformance.plan import PlannedTest
 from conformance.runner import Settings, prepare
 from conformance.served.decide import judge_again
+from conformance.served.evidence import load_served
+from conformance.served.judge import findings
 from conformance.served.laws import LAWS, load_laws
-from conformance.served.plan import BY, LAW_GATE, LAW_GATE_TESTS, TOLD
+from conformance.served.plan import BY, EVERYWHERE, LAW_GATE, LAW_GATE_TESTS, TOLD
+from conformance.served.server import ARMS
 from conformance.served.target import target
 from conformance.served.words import BY_LAW, CLAIM, MISMATCH
 from conformance.verdict import Verdict
@@ -84,11 +88,13 @@ def test_a_decoding_in_the_question_where_the_server_says_so(start, pair, tmp_pa
     assert {(b["temperature"], b["top_p"]) for b in asked[1:]} == {(0.5, 0.9)}
 
 
-def test_another_law_is_not_exact_and_the_bet_stops_it(start, pair, tmp_path):
-    spec, control = start(Telling(drafts=True, sharp=2.0)), start(Telling())
-    asked, (result,) = judged(tmp_path, name(spec, control, pair), profile="standard")
-    assert result.verdict.verdict is Verdict.NOT_EXACT
-    assert result.arms[0].requests < result.arms[0].planned / 4
+def test_a_bet_on_the_law_ends_it_earlier_than_one_on_the_arms(start, pair, tmp_path):
+    spec, control = start(Telling(drafts=True, sharp=1.5)), start(Telling())
+    typed = name(spec, control, pair)
+    _, (without,) = judged(tmp_path / "a", f"{typed},logprobs=no", profile="standard")
+    asked, (result,) = judged(tmp_path, typed, profile="standard")
+    assert without.verdict.verdict is result.verdict.verdict is Verdict.NOT_EXACT
+    assert result.arms[0].requests < without.arms[0].requests / 2
     bet = next(f for f in by_law(result) if f.test == "e-process")
     assert bet.rejected
     assert judge_again(asked, result.case, tmp_path).verdict == result.verdict
@@ -120,6 +126,30 @@ def test_noise_is_measured_and_allowed(start, pair, tmp_path):
     assert 0.03 < allowed < 0.12
     _, (exact,) = judged(tmp_path / "b", name(spec, start(Telling()), pair))
     assert first.detectable > by_law(exact)[0].detectable
+
+
+def test_where_answers_end_no_law_is_held_against_them(start, pair, tmp_path):
+    """Also where the answers that told the law did not show it: places after it are left out."""
+    spec, control = start(Telling(drafts=True)), start(Telling())
+    asked, (result,) = judged(tmp_path, name(spec, control, pair))
+    laws = load_laws(evidence_path(tmp_path, result.case, LAWS))
+    assert laws.ends == (2,)
+    told_more = [((p, (2,)), Top((0, 1), (-0.2, -1.8))) for p in (0, 1)]
+    told_more += [((p, (2, 0)), Top((0, 1), (-0.2, -1.8))) for p in (0, 1)]
+    more = replace(
+        laws,
+        ends=(),
+        nodes=(*laws.nodes, *(node for node, _ in told_more)),
+        tops=(*laws.tops, *(top for _, top in told_more)),
+        stages=(*laws.stages, *[1] * 4),
+    )
+    arms = {arm: load_served(evidence_path(tmp_path, result.case, arm)) for arm in ARMS}
+    found = [list(findings(asked, result.case, arms, True, told)) for told in (laws, more)]
+    whole, other = (
+        next(f for f in fs if f.scope == f"{EVERYWHERE}{BY}" and f.arm == "speculative")
+        for fs in found
+    )
+    assert (whole.n, whole.df) == (other.n, other.df)
 
 
 # --- what is told wrongly -------------------------------------------------------------------------
