@@ -180,8 +180,8 @@ def _read_text(answer: Json, terms: Terms) -> list[int]:
     return [ids[w] for w in re.findall(word, text)]
 
 
-# vLLM warps in this order (min-p is a processor of its own, before the filters); llama-server as it
-# is told. SGLang renormalises between top-k and top-p on one of its back-ends only.
+# vLLM warps in this order (min-p before the filters), llama-server as it is told. SGLang normalises
+# again between top-k and top-p on one of its back-ends only.
 _STANDARD: tuple[Warp, ...] = WARPS
 _VLLM: tuple[Warp, ...] = ("temperature", "min_p", "top_k", "top_p")
 _LLAMA: tuple[Warp, ...] = ("top_k", "top_p", "min_p", "temperature")
@@ -361,12 +361,10 @@ def words_of(folder: Path) -> tuple[str, ...]:
 
 def same_server(first: str, second: str) -> bool:
     """Whether two addresses, checked by `address`, lead to the same place."""
-    places = []
-    for url in (first, second):
-        parts = urlsplit(url.rstrip("/"))
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-        places.append((parts.scheme, (parts.hostname or "").rstrip("."), port, parts.path))
-    return places[0] == places[1]
+    usual, places = {"http": 80, "https": 443}, set()
+    for p in (urlsplit(url.rstrip("/")) for url in (first, second)):
+        places.add((p.scheme, (p.hostname or "").rstrip("."), p.port or usual[p.scheme], p.path))
+    return len(places) == 1
 
 
 def number_of(name: str, text: str, low: float, high: float, whole: bool = False) -> float:

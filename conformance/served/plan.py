@@ -79,7 +79,10 @@ class ServedCase(Case):
     @property
     def by_law(self) -> bool:
         """Whether the control server is asked for its law."""
-        return self.met is not None and self.met.logprobs > 0 and not self.decoding.greedy
+        told = self.met is not None and self.met.logprobs > 0 and not self.decoding.greedy
+        # penalties and biases come before what is told of the plain softmax
+        processed = self.aim is not None and self.aim.processed
+        return told and (processed or not self.decoding.processors)
 
     @property
     def width(self) -> int:

@@ -340,8 +340,10 @@ def request_body(met: Met, decoding: Decoding, a: Ask) -> Json:
 
 def refusal(met: Met, decoding: Decoding) -> str | None:
     """What cannot be asked for, if anything."""
-    if decoding.processors:
-        return decoding.processors[0]
+    style = styles.STYLES["openai" if met.style == "text" else met.style]
+    for name in decoding.processors:  # masks are of a vocabulary, which is not known here
+        if name not in style.processors or name in ("allowed", "banned", "stop"):
+            return name
     if met.style == "text":
         return next((n for n in ("top_k", "min_p") if getattr(decoding, n) is not None), None)
     return None
