@@ -173,7 +173,7 @@ class TreeBatch(Batch):
             back = min(2, self.prompt_length) if level == 0 else 1
             q = self._logits(1, mine, at - back, back)[:, -1]
             candidates = np.argsort(-q, axis=-1, kind="stable")[:, :CANDIDATES]
-            p = self._warp(self._logits(0, mine, at - 1, 1)[:, 0])
+            p = self._warp(self._logits(0, mine, at - 1, 1), mine, at, target=True)[:, 0]
             c = coins[alive, level]
             token, matched = among_candidates(p, candidates, c[:, :-1], c[:, -1])
             self._append(mine, token[:, None])
@@ -181,7 +181,8 @@ class TreeBatch(Batch):
             accepted[alive] += 1
         if alive.size:
             mine = rows[alive]
-            p = self._warp(self._logits(0, mine, self.length[mine] - 1, 1)[:, 0])
+            at = self.length[mine]
+            p = self._warp(self._logits(0, mine, at - 1, 1), mine, at, target=True)[:, 0]
             self._append(mine, draw(p, u[alive, -1])[:, None])
         for row, count in zip(rows, accepted.tolist(), strict=True):
             self.rounds[row].append((self.k, count))

@@ -1,7 +1,6 @@
 """How servers are asked for token ids, and where their answers have them.
 
-Plain functions between `Request` and `Completion` and the JSON of four protocols; nothing here
-sends anything.
+Plain functions between `Request`, `Completion` and the JSON of four protocols; nothing is sent.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ COUNTER = re.compile(
     rb"^vllm:spec_decode_num_(draft|accepted)_tokens(?:_total)?(?:\{[^\n]*\})?[ \t]+([0-9.eE+]+)",
     re.MULTILINE,
 )
-# Where an answer counts drafts: an object, and in it (drafted, accepted); the newest name first.
+# Where an answer counts drafts: an object, and in it (drafted, accepted); newest names first.
 COUNTS = {
     "vllm": (("num_draft_tokens", "num_accepted_draft_tokens"),),
     "sglang": (
@@ -362,8 +361,8 @@ def words_of(folder: Path) -> tuple[str, ...]:
 def same_server(first: str, second: str) -> bool:
     """Whether two addresses, checked by `address`, lead to the same place."""
     usual, places = {"http": 80, "https": 443}, set()
-    for p in (urlsplit(url.rstrip("/")) for url in (first, second)):
-        places.add((p.scheme, (p.hostname or "").rstrip("."), p.port or usual[p.scheme], p.path))
+    for p in map(urlsplit, (first.rstrip("/"), second.rstrip("/"))):
+        places.add((p.scheme, str(p.hostname).rstrip("."), p.port or usual[p.scheme], p.path))
     return len(places) == 1
 
 

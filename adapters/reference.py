@@ -165,8 +165,8 @@ class Batch:
         )
         drafted = np.full(len(rows), k) if emitted.drafted is None else emitted.drafted
         if self.steps.counts_rejected:
-            i, at = np.nonzero(np.arange(k) >= emitted.accepted[:, None])
-            np.add.at(self.ghosts, (rows[i], proposals[i, at]), 1)
+            row, at = np.nonzero(np.arange(k) >= emitted.accepted[:, None])
+            np.add.at(self.ghosts, (rows[row], proposals[row, at]), 1)
         self._record(rows, emitted.tokens, drafted, emitted.accepted)
 
     def _warp(self, logits: Floats, rows: Tokens, end: Tokens, target: bool) -> Floats:

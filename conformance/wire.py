@@ -90,6 +90,12 @@ def read_environment(data: Json) -> tuple[tuple[str, str], ...]:
     )
 
 
+def _strings(data: object, what: str) -> list[str]:
+    if not isinstance(data, list) or not all(isinstance(x, str) for x in data):
+        raise TypeError(f"{what} must be a list of strings, not {data!r:.100}")
+    return data
+
+
 def read_description(data: Json) -> tuple[EngineCard, Capabilities]:
     """The inverse of `describe`, in the parent, which takes nothing from the worker on trust.
 
@@ -107,20 +113,18 @@ def read_description(data: Json) -> tuple[EngineCard, Capabilities]:
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a string, not {value!r:.100}")
     card = {name: plain_text(value, LONGEST_FIELD) for name, value in card.items()}
-    if "processors" in raw:
-        raw["processors"] = tuple(raw["processors"])
+    raw["processors"] = tuple(_strings(raw.get("processors", []), "processors"))
     capabilities = Capabilities(**(raw | {"dialect": Dialect(**dialect)}))
     for name in SWITCHES:
         if not isinstance(getattr(capabilities, name), bool):
             raise TypeError(f"{name} must be True or False, not {raw.get(name)!r:.100}")
-    if type(capabilities.max_batch) is not int:
-        raise TypeError(f"max_batch must be a whole number, not {capabilities.max_batch!r:.100}")
-    most = capabilities.processes
+    size, most = capabilities.max_batch, capabilities.processes
+    if type(size) is not int:
+        raise TypeError(f"max_batch must be a whole number, not {size!r:.100}")
     if most is not None and (type(most) is not int or most < 1):
         raise TypeError(f"processes must be a whole number >= 1, not {most!r:.100}")
-    names = capabilities.processors
-    if not set(names) <= set(PROCESSORS):
-        raise ValueError(f"processors are some of {', '.join(PROCESSORS)}, not {names!r:.100}")
+    if unknown := set(capabilities.processors) - set(PROCESSORS):
+        raise ValueError(f"processors are {', '.join(PROCESSORS)}, and not {unknown!r:.100}")
     if capabilities.draft not in get_args(Draft):
         raise ValueError(f"draft must be one of {get_args(Draft)}, not {capabilities.draft!r:.100}")
     if capabilities.precision not in get_args(Precision):

@@ -10,6 +10,8 @@ import in_process
 import numpy as np
 import pytest
 
+from conformance.adapters.exact_rules import EXACT_RULES
+from conformance.adapters.exact_rules import exact as exact_engine
 from conformance.adapters.reference import ReferenceEngine, faulty
 from conformance.decide import decide
 from conformance.decoding import Decoding
@@ -81,6 +83,20 @@ def test_the_exact_engine_passes(decoding: Decoding) -> None:
     result = judged(None, "smoke", decoding)
     assert result.verdict.verdict is Verdict.EXACT, result.verdict
     assert result.verdict.ruled_out
+
+
+@pytest.mark.parametrize("name", list(EXACT_RULES))
+@pytest.mark.parametrize(
+    "decoding", [SUITES["ends"][1], SUITES["processors"][0], SUITES["processors"][2]], ids=str
+)
+def test_other_exact_rules_pass(name: str, decoding: Decoding) -> None:
+    """Ends and histories are the engine's business, whatever the rule."""
+    plan, case = plan_of("smoke"), case_of("smoke", decoding)
+    spec = in_process.gather_runs(exact_engine(name), case, "speculative", [plan])[0]
+    arms = {"speculative": spec, "control": arm_of(None, "smoke", decoding, "control")}
+    result = decide(plan, Gathered(case, arms))
+    assert not [f for f in result.findings if f.rejected]
+    assert result.verdict.verdict is Verdict.EXACT, result.verdict
 
 
 def test_outputs_end_at_every_place_of_a_block() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import median
 from types import TracebackType
 
 from rich.console import Console
@@ -112,8 +113,8 @@ def print_bench(console: Console, report: BenchReport, files: Mapping[str, Path]
         if m.with_draft:
             console.print(
                 _text(
-                    f"{m.engine}: {size(max(m.with_draft))} of memory with the draft, "
-                    f"{size(max(m.without))} without."
+                    f"{m.engine}: {size(median(m.with_draft))} of memory with the draft, "
+                    f"{size(median(m.without))} without."
                 )
             )
     for note in report.notes:

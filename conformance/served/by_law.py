@@ -42,6 +42,7 @@ from conformance.text import clean, one_line
 from conformance.verdict import Finding, Interval
 
 LONGEST_REASON = 400
+LEAST_TOLD = 1e-4  # nats; smaller noise is that of single precision
 Arms = Mapping[str, ServedEvidence]
 
 
@@ -85,7 +86,13 @@ def law_findings(
     if wrong := [f for f in gate if f.rejected]:
         said = f"not counted, the control arm departs from this law as well ({wrong[0].message}): "
         found = [replace(f, rejected=False, message=said + f.message) for f in found]
-    return [told, *found, _support(case, spec, control, level), *gate]
+    if case.decoding.truncates:
+        found.append(_support(spec, control, level))
+    return [told, *found, *gate]
+
+
+def _nats(noise: float) -> str:
+    return f"{noise:.2g} nats" if noise >= LEAST_TOLD else f"less than {LEAST_TOLD:g} nats"
 
 
 def _told(nodes: Nodes, laws: ServedLaws) -> Finding:
@@ -93,7 +100,7 @@ def _told(nodes: Nodes, laws: ServedLaws) -> Finding:
     known = len(nodes.expected)
     said = (
         f"the law is known at {known:,} places from {len(laws.nodes):,} answers of up to "
-        f"{laws.most:,} log-probabilities; allowed error {nodes.noise:.2g} nats"
+        f"{laws.most:,} log-probabilities; allowed error {_nats(nodes.noise)}"
     )
     if not known:
         said = "the law could not be had"
@@ -165,7 +172,7 @@ def _tests(
             detectable=begin.detectable(plan.level, plan.profile.power),
             detectable_unit="TV",
             effect=_size(begin, rng),
-            message=f"{first.message}; noise allowed: {noise:.2g} nats",
+            message=f"{first.message}; noise allowed: {_nats(noise)}",
         )
     yield first
     yield _fit(EVERYWHERE, tree, tree.chi_square(), level, arm)
@@ -278,7 +285,7 @@ def _size(cells: Banded, rng: np.random.Generator) -> dict[str, Interval]:
     return {"tv": replace(found, low=low, high=high)}
 
 
-def _support(case: ServedCase, spec: _Counted, control: _Counted, level: float) -> Finding:
+def _support(spec: _Counted, control: _Counted, level: float) -> Finding:
     """Answers with a token that the law excludes: has the speculative arm more of them?
 
     Given how many answers to a prompt have one, which arm they are of is a matter of chance where
@@ -286,7 +293,7 @@ def _support(case: ServedCase, spec: _Counted, control: _Counted, level: float) 
     convolution.
     """
     scope = f"tokens outside the law{BY}"
-    if not case.decoding.truncates or not spec.counts:
+    if not spec.counts:
         return Finding("support", scope, "both", n=0, message="the law excludes no token")
     mass = np.ones(1)
     for ours, theirs, n, m in zip(

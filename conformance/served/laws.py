@@ -32,13 +32,10 @@ from conformance.decoding import Decoding
 from conformance.errors import ConformanceError, EvidenceError
 from conformance.plan import RunPlan
 from conformance.served.nodes import WORTH, Node, Nodes
-from conformance.served.plan import ServedCase
+from conformance.served.plan import MOST_NODES, REPEATS, WALKS, ServedCase
 from conformance.served.server import TopAsk, TopSource
 
 LAWS = "laws"  # in the place of an arm, in the name of the file
-WALKS = 4  # whole answers asked of each prompt
-REPEATS = 3  # answers wanted at a prefix, on the way to a longer one or asked for it alone
-MOST_NODES = 512
 PREFIX, IDS = columns.listed("prefix"), columns.listed("ids")
 LOGPROBS = columns.listed("logprobs", columns.FLOAT)
 SHAPE = parquet.Shape(

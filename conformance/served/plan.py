@@ -22,7 +22,7 @@ from conformance.errors import ConformanceError, PlanError, UnknownEngineError
 from conformance.plan import PROFILES, Case, PlannedTest, Profile, RunPlan
 from conformance.served.server import ARMS, Met, Server, Unit, refusal, width
 from conformance.served.target import Target, target
-from conformance.served.words import MODEL, RULED_OUT
+from conformance.served.words import BY_LAW, MODEL, RULED_OUT
 from conformance.statistics import certificate
 from conformance.verifier import plan as others
 from conformance.workload import Workload
@@ -41,6 +41,9 @@ BY = ", by log-probabilities"
 TOLD = "log-probabilities"  # the finding that says what was told
 LAW_GATE = 1e-2
 LAW_GATE_TESTS = 5
+WALKS = 4  # whole answers that each prompt is asked for, to have the law told
+REPEATS = 3  # answers wanted at a prefix, on the way to a longer one or asked for it alone
+MOST_NODES = 512  # prefixes
 # Exact scores lose a little power to their randomisation, and prompts at which the model has no
 # choice tell nothing.
 MARGIN = 1.15
@@ -278,3 +281,10 @@ def forecast_lines(case: ServedCase, plan: RunPlan) -> Iterator[str]:
     df = OPENINGS * len(case.texts)
     tv = certificate.chi_square_tv(plan.level, power, df, int(np.floor(2 * n / 3)))
     yield f"{RULED_OUT}{opening(case.unit)} off by TV {tv:.3f}, less where there are few choices"
+    if case.by_law:
+        tv = certificate.chi_square_tv(plan.level, power, df, n)
+        short = WALKS * len(case.texts) + REPEATS * MOST_NODES
+        yield f"{BY_LAW}: off by TV {tv:.3f}, where {case.met and case.met.logprobs} tokens tell it"
+        yield f"up to {short:,} requests more, mostly of one token, for the control server's law"
+    elif case.met and case.met.no_law:
+        yield f"its log-probabilities are not used: {case.met.no_law}"

@@ -1,8 +1,9 @@
 """Whether ``conformance bench`` gives the numbers that a bare script gives.
 
-``python -P -m tests.benchmarks.confirm_bench [ENGINE...]`` makes a pair of random Llamas, a target
-of 23 million weights and a draft of .7 million, asks the same prompts by the bare loops
-``bare/pair_NAME.py`` and by bench, the bare loop before and after, and prints both side by side.
+``PYTHONPATH=tests python -P -m benchmarks.confirm_bench [ENGINE...]`` makes a pair of random
+Llamas, a target of 23 million weights and a draft of .7 million, asks the same prompts by the bare
+loops ``bare/pair_NAME.py`` and by bench, the bare loop before and after, and prints both side by
+side.
 """
 
 from __future__ import annotations

@@ -19,7 +19,14 @@ from conformance.served.decide import judge_again
 from conformance.served.evidence import load_served
 from conformance.served.judge import findings
 from conformance.served.laws import LAWS, load_laws
-from conformance.served.plan import BY, EVERYWHERE, LAW_GATE, LAW_GATE_TESTS, TOLD
+from conformance.served.plan import (
+    BY,
+    EVERYWHERE,
+    LAW_GATE,
+    LAW_GATE_TESTS,
+    TOLD,
+    forecast_lines,
+)
 from conformance.served.server import ARMS
 from conformance.served.target import target
 from conformance.served.words import BY_LAW, CLAIM, MISMATCH
@@ -266,6 +273,27 @@ def test_they_are_asked_for_once(start, pair, tmp_path):
 def test_what_was_typed_wrongly_is_said(typed, why):
     with pytest.raises(UnknownEngineError, match=why):
         target(f"served,url=http://a/v1,control=http://b/v1,{typed}")
+
+
+def test_the_law_is_in_the_forecast(start, pair):
+    spec, control = start(Telling(drafts=True)), start(Telling())
+    typed = name(spec, control, pair)
+    asked = prepare(Settings((typed, f"{typed},logprobs=no"), (Decoding(),)))
+    law, none = ("\n".join(forecast_lines(case, asked)) for case in asked.cases)
+    assert f"{BY_LAW}: off by TV 0.09" in law
+    assert "requests more, mostly of one token" in law
+    assert "not used: option logprobs says not to ask" in none
+
+
+def test_penalties_leave_the_plain_law_behind(start, pair):
+    """They are asked for, and the arms compared."""
+    spec, control = start(Telling(drafts=True)), start(Telling())
+    penalty, mask = Decoding(presence_penalty=0.5), Decoding(banned=(1,))
+    asked = prepare(Settings((name(spec, control, pair),), (penalty, mask)))
+    assert [c.refusal for c in asked.cases] == [None, "banned"]
+    assert not asked.cases[0].by_law
+    typed = name(spec, control, pair, processed="yes")
+    assert prepare(Settings((typed,), (penalty,))).cases[0].by_law
 
 
 def test_tests_of_the_law_are_planned(start, pair):
