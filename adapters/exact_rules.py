@@ -14,6 +14,7 @@ import numpy as np
 
 from conformance.adapters.reference import PROPOSALS, Batch, ReferenceEngine
 from conformance.contract import Capabilities
+from conformance.decoding import PROCESSORS
 from conformance.errors import UnknownEngineError
 from conformance.faults.rules import one_hot
 from conformance.faults.steps import Block, Emitted, Steps, judged
@@ -284,6 +285,10 @@ def exact(name: str) -> ReferenceEngine:
         raise UnknownEngineError(f"no exact rule named {name!r}; there is {', '.join(close)}")
     rule = EXACT_RULES[name]
     claims = Capabilities(
-        draft="model", max_batch=1024, verification="token" if rule.by_token else "any"
+        draft="model",
+        max_batch=1024,
+        verification="token" if rule.by_token else "any",
+        processors=PROCESSORS,
+        reproducible=True,
     )
     return ReferenceEngine(rule.steps, f"exact:{name}", "exact", claims, rule.batch)

@@ -141,8 +141,8 @@ def test_where_answers_end_no_law_is_held_against_them(start, pair, tmp_path):
     asked, (result,) = judged(tmp_path, name(spec, control, pair))
     laws = load_laws(evidence_path(tmp_path, result.case, LAWS))
     assert laws.ends == (2,)
-    told_more = [((p, (2,)), Top((0, 1), (-0.2, -1.8))) for p in (0, 1)]
-    told_more += [((p, (2, 0)), Top((0, 1), (-0.2, -1.8))) for p in (0, 1)]
+    told_more = [((p, (2,)), Top((0, 1), (-0.6, -0.8))) for p in (0, 1)]
+    told_more += [((p, (2, 0)), Top((0, 1), (-0.6, -0.8))) for p in (0, 1)]
     more = replace(
         laws,
         ends=(),

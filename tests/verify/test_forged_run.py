@@ -20,7 +20,7 @@ from conformance.reports.model import load_report
 from conformance.reports.verify import Status, verify_bundle
 
 Json = Any
-NAME = "faulty:resample-from-p"
+NAME = "reference"
 
 
 def claims(run_file: Json, name: str = "reference") -> Json:
@@ -42,8 +42,7 @@ FORGERIES: dict[str, Callable[[Json], object]] = {
     "another decoding": lambda r: r["decodings"].append("temperature=0.9"),
     "decodings left to the suite": lambda r: r.update(decodings=None),
     "an engine more": lambda r: r["engines"].append("exact:block-verification"),
-    "an engine less": lambda r: r["engines"].remove(NAME),
-    "an engine less, undescribed": lambda r: (r["engines"].remove(NAME), r["described"].pop(NAME)),
+    "another engine": lambda r: r.update(engines=["exact:block-verification"]),
     "nobody is described": lambda r: r["described"].clear(),
     "probe": lambda r: r.update(probe="far"),
     "tool version": lambda r: r.update(tool_version="0.0.1"),
@@ -68,7 +67,7 @@ FORGERIES: dict[str, Callable[[Json], object]] = {
 
 @pytest.mark.parametrize("name", FORGERIES)
 def test_the_report_does_not_follow(name, forged) -> None:
-    folder = forged("mixed")
+    folder = forged("small")
     before = (folder / "run.json").read_bytes()
     edit_run(folder, FORGERIES[name])
     assert (folder / "run.json").read_bytes() != before
@@ -87,7 +86,7 @@ OTHER_QUESTIONS = {
 @pytest.mark.parametrize("name", sorted(OTHER_QUESTIONS))
 def test_no_report_follows_from_other_questions(name, forged) -> None:
     """The suite itself writes the report anew; the evidence still is that of the old questions."""
-    folder = forged("mixed")
+    folder = forged("small")
     edit_run(folder, FORGERIES[name])
     with contextlib.suppress(Exception):  # so far from anything that there is nothing to write
         rewrite(folder)
@@ -97,9 +96,9 @@ def test_no_report_follows_from_other_questions(name, forged) -> None:
 @pytest.mark.parametrize("name", ["no greedy", "no sampling", "an error"])
 def test_what_is_not_claimed_is_said_to_be_untested(name, forged) -> None:
     """Whoever forges the claims themselves gets what an engine that claims so little gets."""
-    folder = forged("mixed")
+    folder = forged("small")
     edit_run(folder, FORGERIES[name])
-    for path in (folder / "evidence").glob("*resample*"):
+    for path in (folder / "evidence").glob("*"):
         if name != "no greedy" or "greedy" in path.name:
             path.unlink()
     reseal(folder)
@@ -113,8 +112,8 @@ def test_what_is_not_claimed_is_said_to_be_untested(name, forged) -> None:
     assert all(any(c in line and "no pass" in line for line in told) for c in untested)
 
 
-def test_claims_are_said_to_be_the_runs_word(mixed) -> None:
-    told = lines(verify_bundle(mixed), Status.STATED)
+def test_claims_are_said_to_be_the_runs_word(small) -> None:
+    told = lines(verify_bundle(small), Status.STATED)
     assert any(
         line.startswith(f"engine {NAME}") and "precision float32" in line and "control" in line
         for line in told
@@ -130,15 +129,27 @@ def test_a_rounding_that_was_never_measured(forged) -> None:
     assert any("rounding arm is missing" in line for line in wrong(folder))
 
 
-def test_a_smaller_run_is_another_run(forged) -> None:
-    """Leaving a case out everywhere leaves more answers than the smaller plan asks for."""
-    folder = forged("mixed")
-    edit_run(folder, FORGERIES["an engine less, undescribed"])
+WRONG = "faulty:resample-from-p"
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_leaving_an_engine_out_leaves_too_many_answers(described, forged) -> None:
+    """The plan of a smaller run has larger levels and fewer requests."""
+    folder = forged("expected")
+
+    def less(asked: Json) -> None:
+        asked["engines"].remove(WRONG)
+        if not described:
+            del asked["described"][WRONG]
+
+    edit_run(folder, less)
+    assert wrong(folder)
     for path in (folder / "evidence").glob("*resample*"):
         path.unlink()
     reseal(folder)
     rewrite(folder)
-    assert any("did not ask for" in line or "rows" in line for line in wrong(folder))
+    told = wrong(folder)
+    assert any("did not ask for" in line or "rows" in line or "nobody" in line for line in told)
 
 
 # --- expected failures ----------------------------------------------------------------------------
