@@ -15,14 +15,14 @@ from conformance.errors import BadAnswerError, EvidenceError
 from conformance.evidence import Evidence, first_requests, load_evidence, selected
 from conformance.gather import Gathered, arm_seeds, evidence_path, gather, questions
 from conformance.parts import Parts, reason
-from conformance.plan import RunPlan
+from conformance.plan import Case, RunPlan
 from conformance.runner import Settings, prepare
 from conformance.verdict import Verdict
 
 
 @pytest.fixture(scope="module")
 def plan(probe_cache: Path) -> RunPlan:
-    return prepare(Settings(("reference",), (Decoding(),), "smoke"))
+    return prepare(Settings(("reference",), (Decoding(),), profile="smoke"))
 
 
 @pytest.fixture
@@ -34,18 +34,19 @@ def stored(plan: RunPlan, tmp_path: Path) -> Path:
 
 def store(plan: RunPlan, folder: Path) -> None:
     for case in plan.cases:
-        work = case.workload
-        assert work is not None
-        for arm in case.arms:
+        for arm in case.sampled_arms:
+            asked = case.asked(arm)
+            work = asked.workload
+            assert work is not None
             Evidence(
                 tokens=np.zeros((work.requests, work.new_tokens), np.int64),
                 prompt=work.prompt_of,
-                seeds=arm_seeds(plan, case, arm),
+                seeds=arm_seeds(plan, asked, arm),
                 rounds=None,
                 seconds=1.0,
                 planned=work.requests,
-                question=questions(case),
-                case=case.id,
+                question=questions(asked),
+                case=asked.id,
                 arm=arm,
             ).save(evidence_path(folder, case, arm))
 
@@ -90,15 +91,15 @@ def test_evidence_on_disk_is_not_sampled_again(plan: RunPlan, stored: Path) -> N
 
 
 def test_evidence_of_another_plan_is_refused(plan: RunPlan, stored: Path) -> None:
-    other = prepare(Settings(("reference",), (Decoding(),), "smoke", seed=1))
+    other = prepare(Settings(("reference",), (Decoding(),), profile="smoke", seed=1))
     assert "under another plan (its seeds differ)" in refused(other, stored)
 
 
 def test_greedy_evidence_of_another_seed_is_refused(tmp_path: Path) -> None:
     """Nothing but the prompts tells it apart: no request has a seed."""
     greedy = (Decoding(greedy=True),)
-    store(prepare(Settings(("reference",), greedy, "smoke", seed=1)), tmp_path)
-    plan = prepare(Settings(("reference",), greedy, "smoke"))
+    store(prepare(Settings(("reference",), greedy, profile="smoke", seed=1)), tmp_path)
+    plan = prepare(Settings(("reference",), greedy, profile="smoke"))
     assert "under another plan (its questions differ)" in refused(plan, tmp_path)
 
 
@@ -173,17 +174,15 @@ def test_a_failure_stands(plan: RunPlan, stored: Path) -> None:
     process was killed before it had said so of every arm.
     """
     (case,) = plan.cases
-    parts = {arm: Parts(evidence_path(stored, case, arm)) for arm in case.arms}
+    parts = {arm: Parts(evidence_path(stored, case, arm)) for arm in case.sampled_arms}
     few = first_requests(load_evidence(parts["speculative"].path), 50)
     few.save(parts["speculative"].failed, more=reason(BadAnswerError("no tokens"), "a trace"))
     for _ in range(2):
         (again,) = gather(plan, plan.cases, stored)
         assert isinstance(again.error, BadAnswerError)
         assert (str(again.error), again.detail) == ("no tokens", "a trace")
-        assert {arm: len(e.tokens) for arm, e in again.arms.items()} == {
-            "speculative": 50,
-            "control": few.planned,
-        }
+        assert len(again.arms["speculative"].tokens) == 50
+        assert len(again.arms["control"].tokens) == few.planned
         names = {p.name for p in (stored / "evidence").iterdir()}
         assert names == {p.failed.name for p in parts.values()}
 
@@ -196,7 +195,7 @@ def test_damaged_evidence_is_refused(plan: RunPlan, stored: Path, keep: int) -> 
 
 
 def test_damaged_evidence_is_its_own_cases_error_alone(tmp_path: Path) -> None:
-    plan = prepare(Settings(("reference",), (Decoding(), Decoding(top_k=4)), "smoke"))
+    plan = prepare(Settings(("reference",), (Decoding(), Decoding(top_k=4)), profile="smoke"))
     store(plan, tmp_path)
     one, other = plan.cases
     path = evidence_path(tmp_path, one, "speculative")
@@ -213,17 +212,15 @@ def test_what_has_come_is_saved_when_a_person_stops_it(plan: RunPlan, tmp_path: 
     (case,) = plan.cases
     claims = dataclasses.replace(case.capabilities, max_batch=64)
     case = dataclasses.replace(case, capabilities=claims)
-    count = 0
+    answered: list[int] = []
 
-    def stop(*told: object) -> None:
-        nonlocal count
-        count += 1
-        if count == 5:
+    def stop(case: Case, arm: str, requests: int) -> None:
+        answered.append(requests)
+        if sum(answered) > 100:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         list(gather(plan, [case], tmp_path, progress=stop))
-    kept = [Parts(evidence_path(tmp_path, case, arm)).listed() for arm in case.arms]
-    assert [list(k) for k in kept] == [[0], [0]]
-    rows = sum(len(load_evidence(k[0]).tokens) for k in kept)
-    assert rows == 3 * 64  # two of the five told of what was on disk
+    kept = [Parts(evidence_path(tmp_path, case, arm)).listed() for arm in case.sampled_arms]
+    assert all(list(k) in ([0], []) for k in kept)
+    assert sum(len(load_evidence(k[0]).tokens) for k in kept if k) == sum(answered) < 200

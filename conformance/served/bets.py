@@ -121,10 +121,18 @@ class LawBets:
     @property
     def log_e(self) -> float:
         """Log of the e-process."""
-        tilts = float(logsumexp(self._tilts + _LOG_PRIOR))
-        won = eprocess.combine(tilts, eprocess.mix_concentrations(self._learnt))
         nodes = self._nodes
-        return won - sum(p.cost(nodes.noise, nodes.furthest) for p in self._places.values())
+        return self._won - sum(p.cost(nodes.noise, nodes.furthest) for p in self._places.values())
+
+    @property
+    def _won(self) -> float:
+        """The same against the law in the middle of its bounds, which is never less."""
+        tilts = float(logsumexp(self._tilts + _LOG_PRIOR))
+        return eprocess.combine(tilts, eprocess.mix_concentrations(self._learnt))
+
+    def reaches(self, log_e: float) -> bool:
+        """Whether the e-process is as large as this; mostly told without the work of `log_e`."""
+        return self._won >= log_e and self.log_e >= log_e
 
     def add(self, prompt: int, symbols: Iterable[int]) -> None:
         """One more answer."""
@@ -163,5 +171,6 @@ class LawWatch:
 
     def settled(self) -> bool:
         """Whether the bet was won, and the control arm has nothing against the law."""
-        agrees = self.gate.log_e < -math.log(LAW_GATE / LAW_GATE_TESTS)
-        return agrees and self.apart.log_e >= -math.log(self.level)
+        if not self.apart.reaches(-math.log(self.level)):
+            return False
+        return not self.gate.reaches(-math.log(LAW_GATE / LAW_GATE_TESTS))

@@ -77,12 +77,8 @@ def law_findings(
         for f in _tests(plan, case, control, ended, 0.0, "control", watch.gate.log_e, 2)
     ]
     found = list(_tests(plan, case, spec, ended, level, SPECULATIVE, watch.apart.log_e, 1))
-    found = [
-        replace(f, level=plan.level, rejected=(f.p_value or 0.0) <= plan.level)
-        if f.test == "e-process"
-        else f
-        for f in found
-    ]
+    found = [replace(f, level=plan.level) if f.test == "e-process" else f for f in found]
+    found = [replace(f, rejected=f.p_value is not None and f.p_value <= f.level) for f in found]
     if wrong := [f for f in gate if f.rejected]:
         said = f"not counted, the control arm departs from this law as well ({wrong[0].message}): "
         found = [replace(f, rejected=False, message=said + f.message) for f in found]

@@ -47,7 +47,8 @@ HOSTILE = {
 }
 EMPTY = {"empty": "", "spaces": "   ", "newline": "\n"}
 KEPT = {
-    "verdict", "arm", "schema_version", "created", "outcome", "expires", "standing", "status", "claim",
+    "verdict", "arm", "schema_version", "created", "outcome", "expires", "standing", "status",
+    "claim",
 }  # fmt: skip
 
 

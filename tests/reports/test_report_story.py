@@ -240,6 +240,13 @@ def test_verifiers_have_a_list_of_their_own(probe_cache: object, case_of: Cases)
     assert "the engine around the rule" in by_status(found, "not asked by this suite")
 
 
+def test_a_relative_claim_says_so(case_of: Cases, report_of: Reports) -> None:
+    case = case_of(Verdict.EXACT)
+    relative = case.model_copy(update={"claim": "relative"})
+    assert "relative to plain sampling" not in render_html(report_of([case]))
+    assert render_html(report_of([relative])).count("relative to plain sampling") == 2
+
+
 def test_equal_reasons_are_one_entry(probe_cache: object, case_of: Cases) -> None:
     plan = plan_of("temperature=1", "temperature=0.7", verification="any")
     shown = [case_of(Verdict.EXACT, str(c.decoding), id=c.id, findings=[]) for c in plan.cases]

@@ -159,9 +159,10 @@ def rewrite(folder: Path) -> None:
         pass
     plan = replay.plan
     assert plan is not None
+    old = {c.id: c for c in before.cases}
     report = build_report(
         plan,
-        [replay.cases.get(c.id, old) for c, old in zip(plan.cases, before.cases, strict=False)],
+        [replay.cases.get(c.id, old[c.id]) for c in plan.cases],
         seconds=before.seconds,
         jobs=run_file.jobs,
         command=before.command,

@@ -5,6 +5,7 @@ Each of them has a manifest that fits.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -380,21 +381,15 @@ def test_evidence_without_end(forged, tmp_path) -> None:
 def test_weights_that_are_made_to_do_harm(forged) -> None:
     """As long as they should be, with a header that is longer than the file."""
     folder = forged("small")
-    path = folder / "probes" / "mid" / "target" / "model.safetensors"
+    name = "target/model.safetensors"
+    path = folder / "probes" / "mid" / name
     data = bytearray(path.read_bytes())
     for header in ((2**63).to_bytes(8, "little"), (len(data) - 9).to_bytes(8, "little")):
         data[:8] = header
         path.write_bytes(data)
-        text = json.loads((folder / "report.json").read_text())
-        import hashlib
-
-        sums = text["probes"][0]["sha256"]
-        sums["target/model.safetensors"] = hashlib.sha256(data).hexdigest()
-        (folder / "report.json").write_text(json.dumps(text, indent=2))
-        reseal(folder)
-        assert any(line.startswith("probe mid: its weights are off") for line in wrong(folder)) or (
-            any("not as it was written" in line for line in wrong(folder))
-        )
+        told = {name: hashlib.sha256(data).hexdigest()}
+        edit_report(folder, lambda r, told=told: r["probes"][0]["sha256"].update(told))
+        assert any(line.startswith("probe mid: its weights are off") for line in wrong(folder))
 
 
 # --- what a person sees ---------------------------------------------------------------------------
