@@ -13,7 +13,7 @@ from conformance.contract import Capabilities, EngineCard
 from conformance.decide import decide, unsampled
 from conformance.decoding import DEFAULT_DECODINGS, Decoding
 from conformance.described import Described
-from conformance.errors import ConformanceError, UnknownEngineError
+from conformance.errors import ConformanceError, PlanError, UnknownEngineError
 from conformance.gather import Progress, gather
 from conformance.plan import DEFAULT_ALPHA, Case, RunPlan, probe_for
 from conformance.result import CaseResult
@@ -26,6 +26,8 @@ from conformance.verifier import VerifierCapabilities
 from conformance.verifier.decide import judge_verifiers
 from conformance.verifier.gather import meet, stand_in
 from conformance.verifier.plan import VerifierCase, verifier_case
+
+SMALLEST_ALPHA = 1e-100  # below, quantiles are no longer numbers, and no sample is large enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,8 @@ def prepare(
     PlanError
         If the run cannot be planned.
     """
+    if 0 < settings.alpha < SMALLEST_ALPHA:
+        raise PlanError(f"alpha must be {SMALLEST_ALPHA:g} at least, not {settings.alpha:g}")
     cases = asked(settings, described)
     if probes is not None:
         cases = [replace(c, probes=probes) for c in cases]

@@ -7,7 +7,7 @@ bundle merely claims decides how much work it makes.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -168,7 +168,7 @@ class Replay:
                 )
         return ""
 
-    def _case(self, plan: RunPlan, case: Case, stage: int) -> Iterator[Check]:
+    def _case(self, plan: RunPlan, case: Case, stage: int) -> Generator[Check, None, int | None]:
         """Judge a case at a stage; returns how many requests the next one needs, if it has one."""
         told = self.told.get(case.id)
         later = stage < len(self.run.stages)

@@ -55,8 +55,9 @@ def check_report(
         yield _line(what, differences(theirs.pop(what), mine.pop(what), what), "as planned")
     # the rest of each case has a line of its own
     its, ours = ([_of_the_run(c) for c in r.pop("cases")] for r in (theirs, mine))
-    adjusted = [[c.pop("adjusted_p") for c in side] for side in (its, ours)]
-    yield _line("adjusted p-values", differences(*adjusted, "adjusted_p"), "Holm's, over all tests")
+    adjusted, again = ([c.pop("adjusted_p") for c in side] for side in (its, ours))
+    holm = differences(adjusted, again, "adjusted_p")
+    yield _line("adjusted p-values", holm, "Holm's, over all tests")
     right = f"{told.verdict.value}, exit status {told.exit_code}"
     wrong = [*differences(theirs, mine), *differences(its, ours, "cases")]
     yield _line("verdict", iter(wrong), right)
