@@ -13,7 +13,7 @@ from conformance.plan import RunPlan
 from conformance.reports.build import build_report
 from conformance.reports.model import CaseModel, Report, dump_json
 from conformance.reports.stages import RunFile
-from conformance.reports.verify.case import SHOWN_DIFFERENCES, without
+from conformance.reports.verify.case import SHOWN_DIFFERENCES
 from conformance.reports.verify.check import Check, agrees, differs, listed, stated
 from conformance.reports.verify.same import differences
 
@@ -114,9 +114,13 @@ def _short(claims: Any) -> str:
     """Claims in a few words."""
     if not isinstance(claims, dict):
         return "nothing"
-    flat = without(claims, ("dialect",))
-    return ", ".join(
-        name if value is True else f"no {name}" if value is False else f"{name} {value}"
-        for name, value in flat.items()
-        if value is not None
-    ).replace("_", " ")
+    told = (_claim(name.replace("_", " "), value) for name, value in claims.items())
+    return ", ".join(text for text in told if text)
+
+
+def _claim(name: str, value: Any) -> str:
+    if value is None or name == "dialect":  # the dialect has a line in the report
+        return ""
+    if isinstance(value, list):
+        value = " ".join(map(str, value)) or False
+    return name if value is True else f"no {name}" if value is False else f"{name} {value}"

@@ -23,7 +23,6 @@ ALPHA, TOKENS, REQUESTS = 0.1, 3, 240  # half of alpha is for a first run: an al
 RUNS, TOLD = 1000, 4  # of 6 tokens: what the others add up to at this temperature is not known
 LEVELS = (0.5, 0.2, 0.05, 0.01)
 ROUNDING = {"exact": (0.0, 0.0), "noisy": (0.03, 0.03)}
-EXACT_BY_CONSTRUCTION = ("two-sample", "sharpening")
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,6 @@ ABSURD: dict[str, Callable[[Json], object]] = {
     "long profile": lambda r: r.update(profile="x" * 10 * 2**20),
     "no such probe": lambda r: r.update(probe="../../../etc"),
     "probe": lambda r: r.update(probe="worked-example"),
-    "batch": lambda r: r["described"]["reference"]["capabilities"].update(max_batch=2 * 10**12),
     "negative batch": lambda r: r["described"]["reference"]["capabilities"].update(max_batch=-2),
     "described": lambda r: r["described"].update(reference={}),
     "described as a list": lambda r: r["described"]["reference"].update(capabilities=[]),
