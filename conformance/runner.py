@@ -40,8 +40,6 @@ class Settings:
         Names as typed.
     decodings : tuple of Decoding
         Which configurations; where they are left to the suites, those of the suite ``law``.
-    suites : tuple of str
-        Which suites are asked, where the decodings are left to them.
     profile : str
         ``"smoke"``, ``"standard"`` or ``"audit"``.
     probe : str or None
@@ -61,11 +59,12 @@ class Settings:
         As in `RunPlan`.
     requests : mapping of str to int
         By case id: requests an arm found to be needed at an earlier stage.
+    suites : tuple of str
+        Which suites are asked, where the decodings are left to them.
     """
 
     engines: tuple[str, ...]
     decodings: tuple[Decoding, ...] = DEFAULT_DECODINGS
-    suites: tuple[str, ...] = (LAW,)
     profile: str = "standard"
     probe: str | None = None
     alpha: float = DEFAULT_ALPHA
@@ -75,6 +74,7 @@ class Settings:
     python: str | None = None
     stage: int = 1
     requests: Mapping[str, int] = field(default_factory=dict)
+    suites: tuple[str, ...] = (LAW,)
 
     @property
     def uses_default_decodings(self) -> bool:

@@ -92,7 +92,8 @@ def test_run_leaves_a_whole_bundle(tmp_path: Path) -> None:
     assert {"report.json", "report.html", "report.md", "junit.xml", "evidence"} <= names
     report = json.loads((tmp_path / "report.json").read_text())
     arms = {(a["arm"], a["requests"]) for c in report["cases"] for a in c["arms"]}
-    assert len(list((tmp_path / "evidence").iterdir())) == 4
+    # two cases of two arms, and what is asked again with the same seeds
+    assert len(list((tmp_path / "evidence").iterdir())) == 5
     assert {arm for arm, _ in arms} == {"speculative", "control"}
 
 

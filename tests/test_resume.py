@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from conformance.cli import main
 from conformance.evidence import first_requests, load_evidence
-from conformance.plan import PROFILES
+from conformance.plan import AGAIN, PROFILES
 
 RARELY = f"{Path(__file__).with_name('rarely.py')}:Rarely"
 SMOKE = ("-d", "temperature=1", "--profile", "smoke", "--jobs", "2", "--quiet")
@@ -80,7 +80,7 @@ def test_more_samples_settle_what_was_inconclusive(tmp_path: Path, probe_cache: 
     for name, old in before.items():
         new = load_evidence(tmp_path / "evidence" / name)
         n = len(old.tokens)
-        assert n < len(new.tokens)
+        assert n < len(new.tokens) or old.arm == AGAIN  # that many, whatever the stage
         assert np.array_equal(new.tokens[:n], old.tokens)
         assert np.array_equal(new.seeds[:n], old.seeds)
         assert len(np.unique(new.seeds)) == len(new.seeds)

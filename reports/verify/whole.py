@@ -78,8 +78,10 @@ def _check_ended(folder: Path) -> None:
     there = {
         name for name in (FILE, MANIFEST, FILES["json"], PREVIOUS) if os.path.lexists(folder / name)
     }
-    if not there & {FILE, MANIFEST, FILES["json"]}:
-        raise ReportError(f"{folder} is no bundle: it has no {FILE}, and no {MANIFEST}")
+    if not there & {FILE, MANIFEST}:
+        raise ReportError(
+            f"{folder} is no bundle that can be verified: it has no {FILE}, and no {MANIFEST}"
+        )
     if FILES["json"] not in there and (PREVIOUS in there or MANIFEST not in there):
         raise ReportError(
             f"the run in {folder} has not ended, and there is nothing to verify yet; finish it: "

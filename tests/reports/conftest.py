@@ -247,12 +247,12 @@ def make_report(cases: list[CaseModel], **changes: Any) -> Report:
     return Report.model_validate(values | changes)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def case_of() -> Callable[..., CaseModel]:
     return make_case
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def report_of() -> Callable[..., Report]:
     return make_report
 

@@ -404,11 +404,11 @@ def test_better_one_way_is_worse_the_other_way(
 
 
 @pytest.fixture(scope="module")
-def make() -> Callable[[dict[str, tuple[Verdict, float]]], Report]:
-    from conftest import make_case, make_report
-
+def make(
+    case_of: Callable[..., CaseModel], report_of: Callable[..., Report]
+) -> Callable[[dict[str, tuple[Verdict, float]]], Report]:
     def of(side: dict[str, tuple[Verdict, float]]) -> Report:
-        return make_report([leaking(make_case(v, d), leak) for d, (v, leak) in side.items()])
+        return report_of([leaking(case_of(v, d), leak) for d, (v, leak) in side.items()])
 
     return of
 

@@ -5,6 +5,7 @@ A forger is taken to be thorough: whatever is changed, manifest, checksums and p
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
@@ -172,9 +173,12 @@ def rewrite(folder: Path) -> None:
     write_report(folder, report)
 
 
-def raw_report(folder: Path, data: Any) -> None:
-    """A report as it is given, whatever it holds."""
-    (folder / "report.json").write_text(json.dumps(data, indent=2) + "\n")
+def put_report(folder: Path, data: Any) -> None:
+    """A report as the suite would have written it, if it can be; else as it is."""
+    text = json.dumps(data)
+    with contextlib.suppress(ValueError):
+        text = dump_json(Report.model_validate_json(text))
+    (folder / "report.json").write_text(text, encoding="utf-8", newline="")
     reseal(folder)
 
 
