@@ -8,7 +8,7 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
-.PHONY: help setup audit test test-all calibrate bench lint format wheel clean
+.PHONY: help setup audit test test-bundles test-all calibrate bench lint format wheel clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this help
@@ -46,6 +46,10 @@ $(ENGINES:%=engine-%): engine-%: setup
 
 test: setup  ## Run the tests, without the long ones
 	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "not long"
+
+FORGERIES = hostile_bundle forged_evidence forged_report forged_run forged_files
+test-bundles: setup  ## Run the tests of 'verify' on forged and hostile bundles
+	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile $(FORGERIES:%=tests/verify/test_%.py)
 
 test-all: setup  ## Run every test
 	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile

@@ -63,12 +63,13 @@ class Accepts(_Wraps):
 
 
 class Fails(_Wraps):
-    """Answers a few batches, and then no more."""
+    """Answers a few batches, and then no more; greedy ones never."""
 
     name = "fails"
 
     def before(self, requests: Sequence[Request]) -> None:
-        if self.calls > 3:
+        # whether a worker has had other cases before must not matter
+        if self.calls > 3 or requests[0].decoding.greedy:
             raise RuntimeError("out of blocks")
 
 

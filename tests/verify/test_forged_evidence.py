@@ -29,6 +29,8 @@ from conformance.parts import Parts, reason
 from conformance.reports.model import load_report
 from conformance.reports.verify import Status, verify_bundle
 
+pytestmark = pytest.mark.long  # run by 'make test-bundles', and by CI
+
 EXACT, END, EARLY = "reference_mid_temp", "resample-from-p_mid_temp", "Accepts_mid_temp"
 GREEDY = "reference_mid_greedy"
 

@@ -13,6 +13,8 @@ from bundles import lines, reseal, wrong
 from conformance.reports import manifest
 from conformance.reports.verify import Status, pages, verify_bundle
 
+pytestmark = pytest.mark.long  # run by 'make test-bundles', and by CI
+
 HTML: dict[str, Callable[[str], str]] = {
     "a word": lambda t: t.replace("EXACT", "EXACTLY", 1),
     "a number": lambda t: t.replace("</td>", "0</td>", 1),

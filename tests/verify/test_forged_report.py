@@ -11,6 +11,8 @@ from bundles import edit_report, reseal, rewrite, wrong
 
 from conformance.reports.verify import Status, verify_bundle
 
+pytestmark = pytest.mark.long  # run by 'make test-bundles', and by CI
+
 Json = Any
 EXACT = "reference / mid / temp"
 END, EARLY = "resample-from-p / mid / temp", "Accepts / mid / temp"

@@ -18,6 +18,8 @@ from conformance.reports.build import _probe
 from conformance.reports.model import load_report
 from conformance.reports.verify import Status, verify_bundle
 
+pytestmark = pytest.mark.long  # run by 'make test-bundles', and by CI
+
 Json = Any
 NAME = "reference"
 

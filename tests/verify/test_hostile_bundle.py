@@ -30,6 +30,8 @@ from conformance.evidence import SHAPE
 from conformance.reports import stages
 from conformance.reports.verify import verify_bundle
 
+pytestmark = pytest.mark.long  # run by 'make test-bundles', and by CI
+
 Json = Any
 SAMPLED = "reference_mid_temp"
 
