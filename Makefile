@@ -47,7 +47,7 @@ $(ENGINES:%=engine-%): engine-%: setup
 test: setup  ## Run the tests, without the long ones
 	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "not long"
 
-FORGERIES = hostile_bundle forged_evidence forged_report forged_run forged_files
+FORGERIES = hostile_bundle forged_evidence forged_report forged_run forged_files fuzzed
 test-bundles: setup  ## Run the tests of 'verify' on forged and hostile bundles
 	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile $(FORGERIES:%=tests/verify/test_%.py)
 

@@ -8,6 +8,7 @@ from scipy import stats
 from conformance.judge import ArmJudge
 from conformance.law import Floats
 from conformance.result import Bars, Histogram, Trajectory
+from conformance.statistics.ties import settled
 from conformance.tinylm import Tokens
 
 PIT_BINS = 20
@@ -36,7 +37,9 @@ def first_token_bars(judge: ArmJudge) -> tuple[Bars, ...]:
 def counted(title: str, observed: Tokens, law: Floats, draft: Floats | None) -> Bars:
     """Counts of one table, [V], against the law and the draft; the likeliest tokens first."""
     n = int(observed.sum())
-    order = [int(x) for x in np.argsort(-law, kind="stable") if law[x] > 0 or observed[x] > 0]
+    order = [
+        int(x) for x in np.argsort(-settled(law), kind="stable") if law[x] > 0 or observed[x] > 0
+    ]
     shown, rest = order[:MOST_BARS], order[MOST_BARS:]
     return Bars(
         title=title,

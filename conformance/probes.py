@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,6 +26,8 @@ from conformance.tinylm import TinyLlama
 
 RECIPE_VERSION = 2  # part of the cache key: raise it whenever the recipe makes other weights
 CACHE_VARIABLE = "CONFORMANCE_CACHE"
+ROUNDING = "rounding.json"  # beside a probe that is kept with a run
+LARGEST_ROUNDING = 4096  # bytes
 
 # Engines order their float32 sums in their own way; the band is this many times the largest
 # difference between one float32 order and float64.
@@ -46,11 +49,15 @@ class Probe:
     precision : str
         An engine that computes in bfloat16 or float16 rounds the weights when it loads them: its
         law is that of the rounded weights, whatever its arithmetic adds.
+    rounding : tuple of (str, float)
+        By precision: `float_noise` where it was measured on another machine, whose processor adds
+        in another order. Judging again needs the one that was judged with.
     """
 
     recipe: Recipe
     folder: Path
     precision: Precision = "float32"
+    rounding: tuple[tuple[str, float], ...] = ()
 
     @property
     def pair(self) -> ModelPair:
@@ -73,6 +80,9 @@ class Probe:
     @cached_property
     def float_noise(self) -> float:
         """Largest difference between float32 and float64 logits over random sequences, in nats."""
+        known = dict(self.rounding).get(self.precision)
+        if known is not None:
+            return known
         tokens = random_tokens(self.recipe, rows=64, length=48)
         low = TinyLlama.load(self.folder / "target", np.float32, self.precision).logits(tokens)
         return float(np.abs(low.astype(np.float64) - self.target.logits(tokens)).max())
@@ -165,18 +175,45 @@ def load_probe(name: str | Recipe, cache: Path | None = None) -> Probe:
 
 
 def open_probe(name: str, folder: Path) -> Probe:
-    """A probe whose files are in a folder that is not the cache, as they are.
+    """A probe whose files are in a folder that is not the cache, as they are, with the rounding
+    errors that were measured where it was sampled.
 
     Raises
     ------
     ProbeError
-        If no probe has this name, or the folder is not there.
+        If no probe has this name, or the folder is not there or is damaged.
     """
     if name not in RECIPES:
         raise ProbeError(f"unknown probe {name!r}; there are {', '.join(RECIPES)}")
     if not folder.is_dir():
         raise ProbeError(f"there is no probe in {folder}")
-    return Probe(RECIPES[name], folder)
+    return Probe(RECIPES[name], folder, rounding=read_rounding(folder / ROUNDING))
+
+
+def rounding_text(rounding: Mapping[str, float]) -> str:
+    """`Probe.rounding` as it is kept beside a probe."""
+    return json.dumps(dict(sorted(rounding.items())), indent=1) + "\n"
+
+
+def read_rounding(path: Path) -> tuple[tuple[str, float], ...]:
+    """The inverse; nothing where there is no such file.
+
+    Raises
+    ------
+    ProbeError
+        If it is not what `rounding_text` writes.
+    """
+    if not path.exists():
+        return ()
+    try:
+        with path.open("rb") as file:
+            read = json.loads(file.read(LARGEST_ROUNDING))
+        found = tuple((str(name), float(value)) for name, value in read.items())
+    except (OSError, ValueError, AttributeError, TypeError, RecursionError) as exc:
+        raise ProbeError(f"{path} is damaged ({exc})") from exc
+    if not all(0 <= value < 1 for _, value in found):
+        raise ProbeError(f"{path} is damaged: a rounding error is from 0 to 1 nat")
+    return found
 
 
 def _check_unchanged(probe: Probe, record: Path) -> None:

@@ -23,6 +23,7 @@ from conformance.decoding import DEFAULT_DECODINGS, parse_decodings
 from conformance.described import Described, of_plan, read
 from conformance.errors import ConformanceError, PlanError
 from conformance.plan import PROFILES, RunPlan
+from conformance.probes import ROUNDING, rounding_text
 from conformance.reports.model import CaseModel, Expectation, Report, load_report
 from conformance.reports.writing import replace_text
 from conformance.runner import Settings
@@ -171,18 +172,26 @@ def begin_stage(before: Resumed, plan: RunPlan, folder: Path) -> None:
 
 
 def _keep_probes(plan: RunPlan, folder: Path) -> None:
-    """Copy the probes that are sampled: their weights say what the law was."""
+    """Copy the probes that are sampled: their weights, and how this machine rounds, say what the
+    law was.
+    """
     for case in plan.cases:
         if case.workload is None or not case.has_probe:
             continue
         target = folder / PROBES / case.probe
         if target.exists():
             continue
+        probe = case.oracle.probe
         half = target.with_name(f".{case.probe}.half")
         shutil.rmtree(half, ignore_errors=True)
-        for name in case.oracle.probe.checksums():
+        for name in probe.checksums():
             (half / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(case.oracle.probe.folder / name, half / name)
+            shutil.copyfile(probe.folder / name, half / name)
+        used = {c.capabilities.precision for c in plan.cases if c.probe == case.probe}
+        rounding: dict[str, float] = {
+            p: replace(probe, precision=p).float_noise for p in {*used, "float32"}
+        }
+        replace_text(half / ROUNDING, rounding_text(rounding))
         half.rename(target)
 
 

@@ -15,6 +15,7 @@ from scipy import stats
 
 from conformance.statistics.exact import SMALLEST_P
 from conformance.statistics.tables import Floats, Ints
+from conformance.statistics.ties import settled
 
 COMPARED_AT_ONCE = 2**22
 SORT_ABOVE = 32  # tokens a row
@@ -62,13 +63,14 @@ def mass_before(prefix: Ints, token: Ints, law: Floats, key: Floats) -> Floats:
     prefix, token : (n,) int64
         Row of the law, and the token drawn.
     law, key : (u, V) float64
-        Laws; tokens are ranked by decreasing key, ties by token id.
+        Laws; tokens are ranked by decreasing key, ties by token id. What differs by rounding alone
+        is a tie: a draft that is the target has a ratio of 1 everywhere.
 
     Returns
     -------
     (n,) float64
     """
-    vocab = law.shape[1]
+    vocab, key = law.shape[1], settled(key)
     pairs, back = np.unique(prefix * vocab + token, return_inverse=True)
     row, x = np.divmod(pairs, vocab)
     rows, at = np.unique(row, return_inverse=True)

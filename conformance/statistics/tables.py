@@ -14,6 +14,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from conformance.statistics.ties import settled
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Values = TypeVar("Values", Ints, Floats)
@@ -135,7 +137,7 @@ def pooled_cells(
     row, cell : (M,) int64
         Explicit cells, most expected first within a row; `row` counts within `kept`.
     """
-    expected = total[:, None] * prob
+    expected = settled(total[:, None] * prob)
     order = np.argsort(-expected, axis=1, kind="stable")
     ranked = np.take_along_axis(expected, order, axis=1)
     explicit = ranked >= min_expected

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from conformance import decide
 from conformance.plan import Case, RunPlan
@@ -27,21 +29,40 @@ expires = 2999-12-31
 """
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")
 def _once() -> Any:
     """Planning, judging and looking for a cause are functions of what was asked and answered alone,
     and take nearly all of the time: what these tests do not change is worked out once.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decide, "diagnose", remembered(decide.diagnose, _of_judge))
-        patch.setattr(decide, "decide", remembered(decide.decide, _of_gathered))
-        patch.setattr(replay, "prepare", remembered(replay.prepare, _of_settings))
+        for place, name, key_of in (
+            (decide, "diagnose", _of_judge),
+            (decide, "decide", _of_gathered),
+            (replay, "prepare", _of_settings),
+        ):
+            patch.setattr(place, name, remembered(getattr(place, name), key_of, KNOWN[name]))
         yield
 
 
-def remembered(work: Callable[..., Any], key_of: Callable[..., object]) -> Callable[..., Any]:
+@pytest.fixture
+def afresh() -> Any:
+    """Forgets what was worked out, when it is called and at the end."""
+
+    def forget() -> None:
+        for known in KNOWN.values():
+            known.clear()
+
+    yield forget
+    forget()
+
+
+KNOWN: dict[str, dict[object, Any]] = {name: {} for name in ("diagnose", "decide", "prepare")}
+
+
+def remembered(
+    work: Callable[..., Any], key_of: Callable[..., object], known: dict[object, Any]
+) -> Callable[..., Any]:
     """The function, asked once for every key."""
-    known: dict[object, Any] = {}
 
     def once(*given: Any) -> Any:
         key = key_of(*given)
@@ -67,19 +88,34 @@ def _of_gathered(plan: RunPlan, found: Any) -> object:
 
 
 def _of_settings(settings: Any, said: Any, probes: Path) -> object:
-    weights = [(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in probes.glob("*/*/*")]
+    files = (p for p in probes.rglob("*") if p.is_file())
+    weights = [(p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files]
     return repr((settings, said, sorted(weights)))
 
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory: pytest.TempPathFactory, probe_cache: Path) -> Path:
-    return tmp_path_factory.mktemp("bundles")
+    """Where bundles are; the processes of one test run share them."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    (shared / "bundles").mkdir(exist_ok=True)
+    return shared / "bundles"
+
+
+def bundle(folder: Path, make: Callable[[Path], Path]) -> Path:
+    """A bundle, made by whoever needs it first."""
+    done = folder.with_suffix(".done")
+    with FileLock(folder.with_suffix(".lock")):
+        if not done.exists():
+            make(folder)
+            done.touch()
+    return folder
 
 
 @pytest.fixture(scope="session")
 def small(made: Path) -> Path:
     """One exact engine."""
-    return bundles.run(made / "small", "reference", *bundles.BOTH)
+    return bundle(made / "small", lambda f: bundles.run(f, "reference", *bundles.BOTH))
 
 
 @pytest.fixture(scope="session")
@@ -87,46 +123,54 @@ def mixed(made: Path) -> Path:
     """EXACT, NOT EXACT at the end and before it, ERROR, and NOT SUPPORTED in two ways."""
     engines = ["reference", "faulty:resample-from-p"]
     engines += map(bundles.difficult, ("Accepts", "Refuses", "Fails", "Broken"))
-    return bundles.run(made / "mixed", *engines, *bundles.BOTH)
+    return bundle(made / "mixed", lambda f: bundles.run(f, *engines, *bundles.BOTH))
 
 
 @pytest.fixture(scope="session")
 def staged(made: Path) -> Path:
     """INCONCLUSIVE at first; EXACT with more samples, beside a case that was settled."""
-    folder = bundles.run(made / "staged", bundles.RARELY, "reference", *bundles.SAMPLED)
-    return bundles.resume(folder)
+    asked = (bundles.RARELY, "reference", *bundles.SAMPLED)
+    return bundle(made / "staged", lambda f: bundles.resume(bundles.run(f, *asked)))
 
 
 @pytest.fixture(scope="session")
 def inconclusive(made: Path) -> Path:
     """INCONCLUSIVE for want of samples."""
-    return bundles.run(made / "inconclusive", bundles.RARELY, *bundles.SAMPLED)
+    asked = (bundles.RARELY, *bundles.SAMPLED)
+    return bundle(made / "inconclusive", lambda f: bundles.run(f, *asked))
 
 
 @pytest.fixture(scope="session")
 def verifiers(made: Path) -> Path:
     """The acceptance rule alone."""
-    return bundles.run(made / "verifiers", "reference:verifier", "faulty:lenient=0.9:verifier")
+    asked = ("reference:verifier", "faulty:lenient=0.9:verifier")
+    return bundle(made / "verifiers", lambda f: bundles.run(f, *asked))
 
 
 @pytest.fixture(scope="session")
 def served(made: Path) -> Path:
     """A server with a model of its own."""
-    return bundles.served(made / "served")
+    return bundle(made / "served", bundles.served)
 
 
 @pytest.fixture(scope="session")
 def rounded(made: Path) -> Path:
     """An engine in low precision."""
-    return bundles.run(made / "rounded", bundles.difficult("Rounds"), *bundles.BOTH)
+    asked = (bundles.difficult("Rounds"), *bundles.BOTH)
+    return bundle(made / "rounded", lambda f: bundles.run(f, *asked))
 
 
 @pytest.fixture(scope="session")
 def expected(made: Path) -> Path:
     """A failure that was declared beforehand."""
-    (made / "expected.toml").write_text(EXPECTED)
     asked = ("faulty:resample-from-p", "reference", *bundles.SAMPLED)
-    return bundles.run(made / "expected", *asked, "--expectations", made / "expected.toml")
+
+    def make(folder: Path) -> Path:
+        entries = folder.with_suffix(".toml")
+        entries.write_text(EXPECTED)
+        return bundles.run(folder, *asked, "--expectations", entries)
+
+    return bundle(made / "expected", make)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from bundles import edit_report, edit_run, lines, reseal, rewrite, run, wrong
 from safetensors.numpy import load_file, save_file
 
-from conformance.probes import open_probe
+from conformance.probes import open_probe, rounding_text
 from conformance.reports.build import _probe
 from conformance.reports.model import load_report
 from conformance.reports.verify import Status, verify_bundle
@@ -255,6 +256,48 @@ def test_a_probe_with_a_file_more(forged) -> None:
     folder = forged("small")
     (folder / "probes" / "mid" / "target" / "tokenizer.model").write_bytes(b"\0")
     refit(folder)
+    assert any("its files are not those of its recipe" in line for line in wrong(folder))
+
+
+ROUNDING = {
+    "hundredfold": {"float32": 4e-3},
+    "nothing": {"float32": 0.0},
+    "not there": {},
+    "another precision": {"float32": 4e-5, "float8": 1e-3},
+    "negative": {"float32": -1.0},
+    "no number": {"float32": "x"},
+}
+
+
+@pytest.mark.parametrize("name", ROUNDING)
+def test_rounding_errors_that_no_processor_has(name, forged) -> None:
+    """A larger one sets more tokens aside at edges; a smaller one finds fault with an exact engine
+    at near ties.
+    """
+    folder = forged("small")
+    path = folder / "probes" / "mid" / "rounding.json"
+    path.write_text(json.dumps(ROUNDING[name], indent=1) + "\n")
+    reseal(folder)
+    assert any(line.startswith("probe mid") for line in wrong(folder))
+
+
+def test_another_processor_rounds_otherwise(forged) -> None:
+    """It is judged with the rounding of the one that sampled."""
+    folder = forged("small")
+    path = folder / "probes" / "mid" / "rounding.json"
+    told = json.loads(path.read_text())
+    path.write_text(rounding_text({"float32": told["float32"] * 1.5}))
+    reseal(folder)
+    assert any(line.startswith("probes: probes[0].float_noise") for line in wrong(folder))
+    rewrite(folder)
+    assert wrong(folder) == []
+    assert load_report(folder / "report.json").probes[0].float_noise == 1.5 * told["float32"]
+
+
+def test_a_file_beside_a_probes_models(forged) -> None:
+    folder = forged("small")
+    (folder / "probes" / "mid" / "notes.txt").write_text("x")
+    reseal(folder)
     assert any("its files are not those of its recipe" in line for line in wrong(folder))
 
 

@@ -16,6 +16,8 @@ from bundles import copy, put_report, reseal, wrong
 from conformance.evidence import load_evidence
 from conformance.reports.verify.report import WORD
 
+pytestmark = pytest.mark.long  # run by 'make test-bundles', and by CI
+
 Path_ = tuple[str | int, ...]
 
 
@@ -98,7 +100,6 @@ def test_any_token_of_the_evidence(seed, kind, forged) -> None:
     assert wrong(folder), changed
 
 
-@pytest.mark.long
 def test_of_hundreds_none_is_overlooked(request, tmp_path) -> None:
     overlooked = []
     for seed in range(5000, 5400):
