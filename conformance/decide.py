@@ -214,7 +214,8 @@ def _departed(case: Case, rejected: list[Finding], outside: bool) -> CaseVerdict
         return CaseVerdict(Verdict.NOT_EXACT, f"{apart[0].message}. Besides: {mismatch}")
     return CaseVerdict(
         Verdict.INCONCLUSIVE,
-        f"{mismatch}. The two arms were not seen to differ. Correct the adapter's dialect.",
+        f"{mismatch}. The two arms were not seen to differ: either the adapter declares its "
+        "dialect wrongly, or the engine's sampling itself does not do what was asked.",
     )
 
 

@@ -162,6 +162,25 @@ def test_the_stated_share_of_copies_is_caught(length: int, requests: int, where:
     assert fewer / (reps // 3) < power
 
 
+@pytest.mark.parametrize("where", ["lag", "anywhere"])
+def test_tokens_without_a_law_say_nothing_about_how_often_requests_repeat(where: str) -> None:
+    """A third of the prefixes has no law to be held to; exact requests repeat as chance has it."""
+    source, covered, reps = Source(8, 0.6, 2, seed=8), 0, 60
+    for _ in range(reps):
+        d = source.draw(400, 2)
+        judged = d.prefix % 3 != 0
+        args = d.prefix, d.token, d.token_prob, judged
+        found = (
+            repeats_at_lag(*args, 1, source.rng)
+            if where == "lag"
+            else repeats_anywhere(*args, source.rng)
+        )
+        assert found is not None
+        assert found.observed > 0
+        covered += found.rate.low <= 0 <= found.rate.high
+    assert stats.binomtest(covered, reps, 0.95, alternative="less").pvalue > LUCK
+
+
 def test_answers_that_leave_no_choice_have_nothing_to_tell() -> None:
     token = np.zeros((50, 4), dtype=np.int64)
     prefix = numbered(np.zeros(50, int), token)

@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,55 @@ def test_the_command_killed_at_random_moments(tmp_path: Path, probe_cache: Path)
     assert sums(cut) == sums(whole)
     for path in (cut / "evidence").iterdir():
         assert Parts(path).listed() == {}
+
+
+# A verdict of each kind, and each tier that can be asked without a server.
+RUNS = (
+    ("reference", "-d", "temperature=1", "-d", "greedy"),
+    ("faulty:resample-from-p", "-d", "temperature=1"),
+    ("faulty:disabled", "-d", "temperature=0.7,top_p=0.8"),
+    ("reference", "-d", "temperature=1,stop=5;17;23"),
+    ("faulty:lenient=0.9:verifier",),
+)
+
+
+def found(folder: Path) -> list[tuple[object, ...]]:
+    """Verdicts with all that they rest on, of every case."""
+    report = json.loads((folder / "report.json").read_bytes())
+    parts = ("id", "verdict", "why", "ruled_out", "needed", "speculation", "findings", "diagnosis")
+    for case in report["cases"]:
+        for arm in case["arms"]:
+            del arm["seconds"]
+    return [
+        (report["verdict"], report["why"], case["arms"], *(case[part] for part in parts))
+        for case in report["cases"]
+    ]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(50))
+def test_a_run_killed_at_a_random_moment(
+    number: int, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, probe_cache: Path
+) -> None:
+    asked = RUNS[number % len(RUNS)]
+    command = [sys.executable, "-P", "-m", "conformance", "run"]
+    more = ["--profile", "smoke", "--jobs", "1", "-q"]
+    whole = tmp_path_factory.getbasetemp() / f"whole-{number % len(RUNS)}"
+    begun = time.monotonic()
+    if not whole.exists():
+        status = subprocess.run([*command, *asked, *more, "--out", str(whole)], check=False)
+        (whole / "took").write_text(f"{status.returncode} {time.monotonic() - begun}")
+    status_of_whole, took = (whole / "took").read_text().split()
+    cut = tmp_path / "cut"
+    with subprocess.Popen([*command, *asked, *more, "--out", str(cut)]) as process:
+        try:
+            process.wait(random.uniform(0, float(took)))
+        except subprocess.TimeoutExpired:
+            process.kill()
+    if (cut / "run.json").exists():
+        again = [*command, "--resume", str(cut), "-q", "--jobs", "1"]
+    else:
+        again = [*command, *asked, *more, "--out", str(cut)]
+    done = subprocess.run(again, check=False)
+    assert done.returncode == int(status_of_whole)
+    assert found(cut) == found(whole)

@@ -127,7 +127,7 @@ def answers(setting: Setting, name: str, size: float | None, n: int, portion: in
         steps,
         capabilities=Capabilities(dialect=oracle.dialect),
         proposals=setting.proposals,
-        dtype=np.float32,  # fast, and far below what counts can show
+        dtype=np.float64,  # in single precision, what is drawn can depend on the processor
     )
     engine.load(oracle.probe.pair)
     begin = (1 + portion) * 2**31

@@ -27,6 +27,8 @@ from conformance.verdict import Interval
 Bools = NDArray[np.bool_]
 
 FEWEST_PAIRS = 20  # fewer products have no p-value to speak of
+# Nearer to 0 or 1, a transform is rounding, and its score another on every processor.
+NEAREST = 1e-9
 # Strengths of a coincidence, in log odds: from "hardly more often" to "always", and less often.
 LOG_ODDS = np.array([0.03, 0.06, 0.12, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, -0.06, -0.25, -1.0, -4.0])
 
@@ -95,7 +97,7 @@ def correlation_at_lag(u: Floats, judged: Bools, lag: int = 1) -> Correlation | 
     Scores are independent and standard normal, and products of neighbours in a run of m form a
     quadratic form with eigenvalues cos(k pi / (m + 1)), k = 1 .. m; hence the cumulant function.
     """
-    z = np.where(judged, special.ndtri(np.clip(u, SMALLEST_P, 1 - 2.0**-53)), 0.0)
+    z = np.where(judged, special.ndtri(np.clip(u, NEAREST, 1 - NEAREST)), 0.0)
     total, n, runs = 0.0, 0, []
     for begin in range(min(lag, len(z))):
         here, use = z[begin::lag], judged[begin::lag]

@@ -33,7 +33,8 @@ class Repeats:
     n : int
         Requests that could have repeated another.
     observed : int
-        Requests that followed an earlier one to the end.
+        Requests that followed an earlier one to the end, by tokens that all have a law to be held
+        to: how likely others are by chance is not known.
     expected : float
         How many would have, on average, given the requests before them.
     rate : Interval
@@ -110,7 +111,8 @@ def repeats_at_lag(
     hit = (token[b] == token[a])[shared]
     prob, use = token_prob[a][shared], judged[a][shared]
     reach = np.exp(_log(prob, use).sum(axis=1))
-    return _repeats(hit, prob, use & judged[b][shared], reach, reach, rng)
+    chance = np.where(use.all(axis=1), reach, 0.0)
+    return _repeats(hit, prob, use & judged[b][shared], chance, reach, rng)
 
 
 def repeats_anywhere(
@@ -131,7 +133,8 @@ def repeats_anywhere(
     reach = np.exp(_log(np.minimum(taken, 1.0), judged).sum(axis=1))
     # chance repeats a request fully with the mass of the distinct strings before it
     new = _first_of_its_kind(node.reshape(n, length)[:, -1], token[:, -1])
-    string = np.where(new, np.exp(_log(token_prob, judged).sum(axis=1)), 0.0)
+    known = new & judged.all(axis=1)
+    string = np.where(known, np.exp(_log(token_prob, judged).sum(axis=1)), 0.0)
     chance = _before(node.reshape(n, length)[:, 0], string)
     return _repeats(
         ~fresh.reshape(n, length)[partner],
@@ -181,6 +184,7 @@ def _repeats(
     """
     n, length = hit.shape
     full = hit.all(axis=1)
+    known = full & judged.all(axis=1)
     rows, miss = np.arange(n), np.where(full, length - 1, (~hit).argmax(axis=1))
     log_prob = _log(prob, judged)
     ended = ~full & judged[rows, miss]  # by a token that had a law
@@ -189,7 +193,7 @@ def _repeats(
     floor = np.where(ended, prob[rows, miss], 0.0)
     u = np.exp(got) * (floor + rng.random(n) * (1 - floor))
     p_value, statistic = _scan(np.clip(u, SMALLEST_P, 1.0))
-    observed, by_chance = int(full.sum()), min(float(chance.mean()), 1 - 1e-9)
+    observed, by_chance = int(known.sum()), min(float(chance.mean()), 1 - 1e-9)
     rate = np.array([observed / n, *wilson(observed, n)])
     estimate, low, high = (rate - by_chance) / (1 - by_chance)
     return Repeats(
