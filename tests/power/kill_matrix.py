@@ -1,7 +1,9 @@
 """The kill matrix: how often is each fault of the catalogue called NOT EXACT, and by what?
 
-Plan, engine, evidence and verdict are those of ``conformance run faulty:NAME``, at the profile's
-own number of requests and at the default alpha; only the worker processes are left out. Run as
+Plan, engine, evidence and verdict are those of ``conformance run faulty:NAME --suite NAME``, with
+the suite in which the fault shows, at the default alpha; only the worker processes are left out.
+The number of requests is the profile's own, or a share of it: at a quarter a run costs a quarter,
+and a fault that is always killed there is killed all the more by the whole. Run as
 ``python kill_matrix.py --help``.
 """
 
@@ -9,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -26,30 +29,44 @@ import verifying
 
 from conformance.adapters.reference import faulty
 from conformance.decide import decide
-from conformance.decoding import DEFAULT_DECODINGS, Decoding
+from conformance.decoding import Decoding
+from conformance.diagnosis.candidates import applicable
 from conformance.errors import BadAnswerError, UnknownEngineError
 from conformance.evidence import Evidence
 from conformance.faults import FAULTS
 from conformance.gather import Gathered
 from conformance.plan import AGAIN, PROFILES, Case, RunPlan, make_plan
 from conformance.result import CaseResult
+from conformance.suite import LAW, SUITES
 from conformance.verdict import Verdict, run_verdict
 
 
 @cache
-def plan_of(profile: str, probe: str = "mid") -> RunPlan:
-    """What ``conformance run reference`` plans."""
-    asked = in_process.cases("worked-example", [Decoding()])
-    asked += in_process.cases(probe, DEFAULT_DECODINGS)
-    return make_plan(asked, PROFILES[profile], seed=0)
+def plan_of(profile: str, suite: str = LAW, share: float = 1.0, probe: str = "mid") -> RunPlan:
+    """What ``conformance run reference --suite NAME`` plans, with a share of its requests."""
+    asked = in_process.cases("worked-example", [Decoding()]) if suite == LAW else []
+    asked += in_process.cases(probe, SUITES[suite])
+    plan = make_plan(asked, PROFILES[profile], seed=0)
+    return replace(plan, cases=tuple(reduced(case, share) for case in plan.cases))
+
+
+def reduced(case: Case, share: float) -> Case:
+    """A share of the requests of a case; all tests and their level stay."""
+    assert case.workload is not None
+    requests = math.ceil(share * case.workload.requests)
+    return replace(case, workload=replace(case.workload, requests=requests))
+
+
+def suite_of(fault: str) -> str:
+    """The first suite that has a decoding under which a fault shows."""
+    kind = FAULTS[fault.partition("=")[0]]
+    return next((s for s, asked in SUITES.items() if any(applicable(kind, d) for d in asked)), LAW)
 
 
 @cache
-def control_of(profile: str, seed: int) -> dict[str, Evidence]:
-    """Control arms, which no fault of the catalogue touches, by case."""
-    plan = in_process.with_seed(plan_of(profile), seed)
-    engine = faulty("accept-all")
-    return {c.id: in_process.gather_runs(engine, c, "control", [plan])[0] for c in plan.cases}
+def control_of(plan: RunPlan, case: Case) -> Evidence:
+    """A control arm, which no fault of the catalogue touches."""
+    return in_process.gather_runs(faulty("accept-all"), case, "control", [plan])[0]
 
 
 @dataclass(slots=True)
@@ -72,14 +89,28 @@ class Killed:
     named: int = 0
 
 
-def judge_all(
-    name: str, profile: str, seed: int, first_only: bool, explain: bool
-) -> Iterator[CaseResult]:
-    """The judged cases of one run; `explain` names the cause as well, which takes much longer."""
-    plan = in_process.with_seed(plan_of(profile), seed)
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run: of a fault at a profile, with a share of its requests.
+
+    `explain` names the cause as well, which takes much longer.
+    """
+
+    name: str
+    profile: str
+    seed: int
+    first_only: bool = True
+    explain: bool = False
+    share: float = 1.0
+
+
+def judge_all(task: Task) -> Iterator[CaseResult]:
+    """The judged cases of one run."""
+    name, explain = task.name, task.explain
+    plan = in_process.with_seed(plan_of(task.profile, suite_of(name), task.share), task.seed)
     engine = faulty(name)
-    for case in ordered(plan):
-        arms = {"control": control_of(profile, seed)[case.id]}
+    for case in ordered(plan, name):
+        arms = {"control": control_of(plan, case)}
         try:
             spec = in_process.gather_runs(engine, case, "speculative", [plan])[0]
         except BadAnswerError as exc:
@@ -90,13 +121,22 @@ def judge_all(
             arms[AGAIN] = in_process.gather_runs(engine, asked, AGAIN, [plan])[0]
         result = decide(plan, Gathered(case, {"speculative": spec} | arms), explain)
         yield result
-        if first_only and result.verdict.verdict is Verdict.NOT_EXACT:
+        if task.first_only and result.verdict.verdict is Verdict.NOT_EXACT:
             return
 
 
-def ordered(plan: RunPlan) -> Sequence[Case]:
-    """Plain sampling first: it kills most, and then the others need not be asked."""
-    return sorted(plan.cases, key=lambda c: (c.probe != "mid", c.decoding != Decoding()))
+def ordered(plan: RunPlan, name: str) -> Sequence[Case]:
+    """Where it shows first, and plain sampling before others: it kills most, and then the others
+    need not be asked.
+    """
+    kind = FAULTS[name.partition("=")[0]]
+    return sorted(
+        plan.cases,
+        key=lambda c: (
+            not applicable(kind, c.decoding), c.probe != "mid", c.decoding != Decoding(),
+            c.decoding.greedy,
+        ),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,27 +149,27 @@ class Run:
     named: bool
 
 
-def one(task: tuple[str, str, int, bool, bool]) -> Run:
+def one(task: Task) -> Run:
     """One run of one fault."""
     tests, cases, named, verdicts = set(), [], False, []
-    for r in judge_all(*task):
+    for r in judge_all(task):
         verdicts.append(r.verdict.verdict)
         if r.verdict.verdict is Verdict.NOT_EXACT:
             cases.append(f"{r.case.probe} / {r.case.decoding}")
             tests |= {f.test for f in r.findings if f.rejected and f.arm != "control"}
-            fault = task[0].partition("=")[0]
+            fault = task.name.partition("=")[0]
             named |= any(f"{said} {fault} " in r.verdict.why for said in ("cause:", "nearest is"))
         elif r.verdict.verdict is Verdict.ERROR:
             tests.add("contract")
     return Run(run_verdict(verdicts), tuple(sorted(tests)), tuple(cases), named)
 
 
-def one_verifier(task: tuple[str, str, int, bool, bool]) -> Run:
+def one_verifier(task: Task) -> Run:
     """As `one`, for the bare acceptance rule with the fault."""
-    name, profile, seed, first_only, explain = task
+    name = task.name
     verifier = verifying.named(f"faulty:{name}:verifier")
-    plan = verifying.plan_for(verifier, profile, seed=seed)
-    if first_only and not explain and (tests := verifying.first_kill(verifier, plan)):
+    plan = verifying.plan_for(verifier, task.profile, seed=task.seed)
+    if task.first_only and not task.explain and (tests := verifying.first_kill(verifier, plan)):
         return Run(Verdict.NOT_EXACT, tests, (), False)
     result = verifying.judged(verifier, plan)
     return Run(
@@ -158,22 +198,28 @@ def matrix(
     jobs: int = 1,
     first_only: bool = True,
     explained: int = 0,
+    share: float = 1.0,
 ) -> list[Killed]:
     """Run every fault `runs` times, and ask for the cause in the first `explained` of them."""
-    tasks = [(f, profile, 1000 + r, first_only, r < explained) for f in faults for r in range(runs)]
-    rows = {f: Killed(tier, f, profile) for f in faults}
+    tasks = [
+        Task(f, profile, 1000 + r, first_only, r < explained, share)
+        for f in faults
+        for r in range(runs)
+    ]
+    label = profile if share == 1 else f"{profile} with {share:.0%} of its requests"
+    rows = {f: Killed(tier, f, label) for f in faults}
     run_one = one if tier == "engine" else one_verifier
     with ProcessPoolExecutor(jobs) as pool:
-        for (fault, *_, asked), run in zip(tasks, pool.map(run_one, tasks), strict=True):
-            row = rows[fault]
+        for task, run in zip(tasks, pool.map(run_one, tasks), strict=True):
+            row = rows[task.name]
             row.runs += 1
             row.killed += run.verdict in (Verdict.NOT_EXACT, Verdict.ERROR)
             row.passed += run.verdict is Verdict.EXACT
             row.by.update(run.tests)
             row.cases.update(run.cases)
-            row.explained += asked
+            row.explained += task.explain
             row.named += run.named
-            print(f"{fault:28} {run.verdict.value:12} {' '.join(run.tests)}", flush=True)
+            print(f"{task.name:28} {run.verdict.value:12} {' '.join(run.tests)}", flush=True)
     return list(rows.values())
 
 
@@ -196,6 +242,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--every-case", action="store_true", help="do not stop at the first kill")
     parser.add_argument("--explained", type=int, default=0, help="runs that name the cause")
+    parser.add_argument("--share", type=float, default=1.0, help="of the requests; engine tier")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     faults = asked.faults or (list(FAULTS) if asked.tier == "engine" else bare())
@@ -207,6 +254,7 @@ def main() -> None:
         asked.jobs,
         not asked.every_case,
         asked.explained,
+        asked.share,
     )
     rows = as_rows(found)
     if asked.out:

@@ -88,14 +88,14 @@ def test_every_fault_is_killed(name: str) -> None:
     """At the size it has in the wild, or, where a whole engine cannot show that, where it shows."""
     fault = FAULTS[name]
     sized = name if fault.visible is None else f"{name}={fault.visible:g}"
-    found = kill_matrix.one((sized, "standard", 77, True, False))
+    found = kill_matrix.one(kill_matrix.Task(sized, "standard", 77))
     assert found.verdict is OTHERWISE.get(name, Verdict.NOT_EXACT), found
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("sized", ["low-precision-draw", "coarse-uniforms=6", "tail-lost"])
 def test_what_an_engine_is_too_slow_to_show_the_verifier_shows(sized: str) -> None:
-    found = kill_matrix.one_verifier((sized, "standard", 77, True, False))
+    found = kill_matrix.one_verifier(kill_matrix.Task(sized, "standard", 77))
     assert found.verdict is Verdict.NOT_EXACT, found
 
 
@@ -105,7 +105,7 @@ def test_no_exact_rule_is_killed(name: str) -> None:
     plan = kill_matrix.plan_of("standard")
     for case in plan.cases:
         spec = in_process.gather_runs(exact_engine(name), case, "speculative", [plan])[0]
-        arms = {"speculative": spec, "control": kill_matrix.control_of("standard", 0)[case.id]}
+        arms = {"speculative": spec, "control": kill_matrix.control_of(plan, case)}
         result = decide(plan, Gathered(case, arms))
         assert result.verdict.verdict is Verdict.EXACT, (case.id, result.verdict.why, result.error)
 
