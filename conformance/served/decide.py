@@ -18,6 +18,7 @@ from conformance.served.gather import Gathered, gather, replayed
 from conformance.served.greedy import greedy_findings
 from conformance.served.judge import findings, opening_bars
 from conformance.served.laws import kept_laws
+from conformance.served.pictures import trajectories
 from conformance.served.plan import BY, OPENINGS, TOLD, ServedCase, opening
 from conformance.served.server import AGAIN, ARMS, CONTROL, SPECULATIVE, Source
 from conformance.served.words import BY_LAW, CLAIM, MISMATCH, PASSED, PASSED_BY_LAW, RULED_OUT
@@ -110,6 +111,7 @@ def _decide(plan: RunPlan, gathered: Gathered) -> CaseResult:
         speculation=seen,
         arms=_facts(gathered),
         bars=() if greedy else opening_bars(case, arms),
+        trajectories=() if greedy else trajectories(plan, case, arms, gathered.laws),
     )
 
 

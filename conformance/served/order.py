@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections import deque
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -91,12 +92,25 @@ class Watch:
 def replayed(
     plan: RunPlan,
     case: ServedCase,
-    arms: dict[str, ServedEvidence],
+    arms: Mapping[str, ServedEvidence],
     laws: ServedLaws | None = None,
 ) -> Watch:
     """The bets on evidence that is complete up to some request."""
-    law = None if laws is None else LawWatch(Nodes(case, laws), plan.level)
-    watch = Watch(plan.level, law)
+    watch = watch_of(plan, case, laws)
+    for arm, prompt, answer in answers(plan, case, arms):
+        watch.add(arm, prompt, answer)
+    return watch
+
+
+def watch_of(plan: RunPlan, case: ServedCase, laws: ServedLaws | None) -> Watch:
+    """Bets before any answer."""
+    return Watch(plan.level, None if laws is None else LawWatch(Nodes(case, laws), plan.level))
+
+
+def answers(
+    plan: RunPlan, case: ServedCase, arms: Mapping[str, ServedEvidence]
+) -> Iterator[tuple[str, int, Answer]]:
+    """Arm, prompt and answer of every request of such evidence, in the order asked."""
     arm_of, prompt_of = schedule(plan, case)
     place = dict.fromkeys(ARMS, 0)
     for a, p in zip(arm_of.tolist(), prompt_of.tolist(), strict=True):
@@ -105,6 +119,5 @@ def replayed(
         if i >= len(arms[arm].symbols):
             break
         row = arms[arm].symbols[i]
-        watch.add(arm, p, Answer(tuple(row[row != ABSENT].tolist())))
+        yield arm, p, Answer(tuple(row[row != ABSENT].tolist()))
         place[arm] += 1
-    return watch

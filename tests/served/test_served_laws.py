@@ -43,6 +43,19 @@ def by_law(result, arm="speculative"):
     return [f for f in result.findings if f.scope.endswith(BY) and f.arm == arm and f.test != TOLD]
 
 
+def assert_shown_as_found(result):
+    """The pictures of the bets end where the findings are."""
+    bets = [f for f in result.findings if f.test == "e-process" and f.arm != "control"]
+    shown = {t.arm: t for t in result.trajectories}
+    assert set(shown) == {"both", "speculative", "control"}
+    for bet in bets:
+        course = shown[bet.arm]
+        assert course.log10_e[-1] == pytest.approx(bet.statistic / math.log(10))
+        assert course.needed == pytest.approx(-math.log10(bet.level))
+        assert list(course.tokens) == sorted(course.tokens)
+        assert len(course.tokens) > 10
+
+
 def told(result):
     return next(f for f in result.findings if f.test == TOLD)
 
@@ -68,6 +81,8 @@ def test_the_law_is_had_from_every_kind_of_server(start, pair, tmp_path, owner):
     assert "at 2" not in told(result).message
     again = judge_again(asked, result.case, tmp_path)
     assert (again.verdict, again.findings) == (result.verdict, result.findings)
+    assert again.trajectories == result.trajectories
+    assert_shown_as_found(result)
 
 
 def test_it_is_asked_for_without_decoding_and_of_the_control_arm_alone(start, pair, tmp_path):
