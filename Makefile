@@ -8,7 +8,7 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
-.PHONY: help setup audit test test-bundles test-all calibrate bench lint format wheel clean
+.PHONY: help setup audit test test-bundles test-kills test-all calibrate bench lint format wheel clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this help
@@ -50,6 +50,10 @@ test: setup  ## Run the tests, without the long ones
 FORGERIES = hostile_bundle forged_evidence forged_report forged_run forged_files fuzzed
 test-bundles: setup  ## Run the tests of 'verify' on forged and hostile bundles
 	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile $(FORGERIES:%=tests/verify/test_%.py)
+
+KILLS = power/test_power test_diagnosis verifier/test_verifier_kills
+test-kills: setup  ## Run the whole catalogue of faults: each killed, and named
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -P -m pytest -n $(JOBS) $(KILLS:%=tests/%.py)
 
 test-all: setup  ## Run every test
 	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile

@@ -67,8 +67,8 @@ def diagnosed(text: str) -> Diagnosis:
     ("fault", "place"),
     [
         ("resample-from-p", "at recovered tokens"),
-        ("bonus-greedy", "at bonus tokens"),
-        ("same-stream", ""),
+        pytest.param("bonus-greedy", "at bonus tokens", marks=pytest.mark.long),
+        pytest.param("same-stream", "", marks=pytest.mark.long),
         pytest.param("stale-cache", "at recovered tokens", marks=pytest.mark.long),
         pytest.param("first-unverified", "at accepted tokens", marks=pytest.mark.long),
         pytest.param("accept-late", "output index", marks=pytest.mark.long),
@@ -85,6 +85,7 @@ def test_a_fault_is_named_and_placed(fault: str, place: str) -> None:
     assert place in says
 
 
+@pytest.mark.long
 def test_the_size_of_a_fault_is_found_too() -> None:
     found = diagnosed("lenient=0.7")
     assert found.ranked[0] == "lenient"
@@ -108,6 +109,7 @@ def test_a_departure_that_is_in_no_catalogue_fits_nothing() -> None:
     assert "Likely cause" not in str(found)
 
 
+@pytest.mark.long
 def test_without_rounds_a_fault_can_still_be_named() -> None:
     made = replace(evidence(faulty("accept-all")), rounds=None)
     found = explain(case(), prompts(), made, seed=1)

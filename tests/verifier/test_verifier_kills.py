@@ -11,6 +11,7 @@ from conformance.result import CaseResult
 from conformance.verdict import Verdict
 
 RULES = sorted(rule_faults())
+QUICK = {"accept-all", "lenient", "resample-from-p"}  # `make test-kills` runs all
 
 
 def rejections(result: CaseResult) -> int:
@@ -18,7 +19,9 @@ def rejections(result: CaseResult) -> int:
     return sum(f.rejected for f in sampled(result))
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.long) for n in RULES]
+)
 def test_rule(name: str) -> None:
     verifier = named(f"faulty:{name}:verifier")
     result = judged(verifier, plan_for(verifier))
@@ -29,6 +32,7 @@ def test_rule(name: str) -> None:
     assert "declares itself not exact" in result.verdict.why
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "place"),
     [
