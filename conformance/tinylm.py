@@ -179,10 +179,12 @@ class TinyLlama:
         s, w = self.shape, self._w
         batch, m = tokens.shape
         at = start[:, None] + np.arange(m)  # [B, m]
+        used = slice(0, batch) if rows is None else rows  # a slice copies nothing
         rows = np.arange(batch) if rows is None else rows
         seen = np.arange(int(at.max()) + 1)  # key positions that any query may look at
         hidden_keys = seen[None, None, :] > at[:, :, None]  # [B, m, S]
-        x = w["model.embed_tokens.weight"][tokens]  # [B, m, hidden]
+        # tokens of all sequences in one matrix: one large product is faster than many small ones
+        x = w["model.embed_tokens.weight"][tokens.ravel()]  # [B m, hidden]
         for i in range(s.layers if layers is None else layers):
             p = f"model.layers.{i}."
             h = self._norm(x, w[p + "input_layernorm.weight"])
@@ -191,22 +193,19 @@ class TinyLlama:
             v = (h @ w[p + "self_attn.v_proj.weight"].T).reshape(batch, m, s.kv_heads, s.head_dim)
             cache.keys[i, rows[:, None], at] = self._rotate(k, at)
             cache.values[i, rows[:, None], at] = v
-            x = (
-                x
-                + self._attend(
-                    self._rotate(q, at),
-                    cache.keys[i, rows, : len(seen)],
-                    cache.values[i, rows, : len(seen)],
-                    hidden_keys,
-                )
-                @ w[p + "self_attn.o_proj.weight"].T
+            mixed = self._attend(
+                self._rotate(q, at),
+                cache.keys[i, used, : len(seen)],
+                cache.values[i, used, : len(seen)],
+                hidden_keys,
             )
+            x = x + mixed.reshape(batch * m, -1) @ w[p + "self_attn.o_proj.weight"].T
             h = self._norm(x, w[p + "post_attention_layernorm.weight"])
             gate = h @ w[p + "mlp.gate_proj.weight"].T
             up = h @ w[p + "mlp.up_proj.weight"].T
             x = x + (gate / (1 + np.exp(-gate)) * up) @ w[p + "mlp.down_proj.weight"].T
         x = self._norm(x, w["model.norm.weight"])
-        return np.asarray(x @ w["lm_head.weight"].T)
+        return np.asarray(x @ w["lm_head.weight"].T).reshape(batch, m, -1)
 
     def _norm(self, x: NDArray[np.floating], weight: NDArray[np.floating]) -> NDArray[np.floating]:
         mean_square = np.mean(x * x, axis=-1, keepdims=True)
@@ -228,9 +227,12 @@ class TinyLlama:
         batch, m, heads, dim = q.shape
         group = heads // k.shape[2]  # grouped-query attention: heads sharing one key head
         q = q.reshape(batch, m, -1, group, dim).transpose(0, 2, 3, 1, 4)  # [B, kv, g, m, d]
-        score = q @ k.transpose(0, 2, 3, 1)[:, :, None] / self.dtype(np.sqrt(dim))  # [B,kv,g,m,S]
+        q = q.reshape(batch, -1, group * m, dim)
+        score = q @ k.transpose(0, 2, 3, 1) / self.dtype(np.sqrt(dim))  # [B, kv, g m, S]
+        score = score.reshape(batch, -1, group, m, k.shape[1])
         score = np.where(hidden_keys[:, None, None], self.dtype(-np.inf), score)
         score = np.exp(score - score.max(axis=-1, keepdims=True))
         score /= score.sum(axis=-1, keepdims=True)
-        out = score @ v.transpose(0, 2, 1, 3)[:, :, None]  # [B, kv, g, m, d]
-        return np.asarray(out.transpose(0, 3, 1, 2, 4).reshape(batch, m, heads * dim))
+        out = score.reshape(batch, -1, group * m, k.shape[1]) @ v.transpose(0, 2, 1, 3)
+        out = out.reshape(batch, -1, group, m, dim).transpose(0, 3, 1, 2, 4)
+        return np.asarray(out.reshape(batch, m, heads * dim))
