@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 from conformance.errors import ReportError
@@ -18,8 +19,10 @@ from conformance.reports.markdown import escape
 from conformance.reports.model import CaseModel, Report, dump_json, load_report
 from conformance.reports.text import web_address
 from conformance.reports.wording import LOOKS
+from conformance.verdict import Verdict
 
 PAGE = "README.md"
+COUNTED = (Verdict.EXACT, Verdict.NOT_EXACT, Verdict.INCONCLUSIVE, Verdict.ERROR)
 HEAD = """\
 # Which engines are exact
 
@@ -104,7 +107,7 @@ def render_page(folder: Path) -> str:
     ReportError
         If one of them cannot be read.
     """
-    return "\n".join([HEAD, *_sections(rows_of(folder))]) + "\n"
+    return "\n".join([HEAD.rstrip(), *_sections(rows_of(folder))]) + "\n"
 
 
 def rows_of(folder: Path) -> list[Row]:
@@ -116,22 +119,57 @@ def rows_of(folder: Path) -> list[Row]:
             before = latest.get(row.key)
             if before is None or before.report.created <= report.created:
                 latest[row.key] = row
-    return sorted(latest.values(), key=lambda row: (row.engine, row.version, row.file))
+    # in the order of the report, a method's rows together
+    return sorted(latest.values(), key=lambda row: (row.engine, row.version, row.case.engine))
 
 
 def _sections(rows: list[Row]) -> Iterator[str]:
-    engine = None
-    for row in rows:
-        if (row.engine, row.version) != engine:
-            engine = (row.engine, row.version)
-            home = next((e.homepage for e in row.report.engines if e.name == row.case.engine), "")
-            yield f"\n## {escape(row.engine, 80)} {escape(row.version, 80)}\n"
-            if home:
-                plain = web_address(home) and re.fullmatch(r"[\w:/.~%+-]+", home, re.ASCII)
-                yield f"<{home}>\n" if plain else f"{escape(home, 200)}\n"
-            yield "| Method | Decoding | Verdict | Ruled out, or why | Answers | Report |"
-            yield "| --- | --- | --- | --- | ---: | --- |"
-        yield _line(row)
+    methods = [
+        (of, list(mine))
+        for of, mine in groupby(rows, lambda r: (r.engine, r.version, r.case.engine))
+    ]
+    yield from _overview(methods)
+    above = None
+    for (engine, version, _), mine in methods:
+        if (engine, version) != above:
+            above = (engine, version)
+            yield f"\n## {escape(engine, 80)} {escape(version, 80)}\n"
+            yield from _home(mine[0])
+        yield from _method(mine)
+
+
+def _overview(methods: Sequence[tuple[tuple[str, str, str], list[Row]]]) -> Iterator[str]:
+    """One line a method: how many questions ended how."""
+    yield f"\n| Engine | {' | '.join(f'{LOOKS[v].emoji} {v.value}' for v in COUNTED)} | Not asked |"
+    yield f"| --- |{' ---: |' * (len(COUNTED) + 1)}"
+    for (_, version, name), mine in methods:
+        counts = [sum(r.case.verdict is v for r in mine) for v in COUNTED]
+        rest = len(mine) - sum(counts)
+        cells = " | ".join(str(n) if n else "" for n in (*counts, rest))
+        yield f"| {escape(name, 100)} {escape(version, 80)} | {cells} |"
+
+
+def _home(row: Row) -> Iterator[str]:
+    home = next((e.homepage for e in row.report.engines if e.name == row.case.engine), "")
+    if home:
+        plain = web_address(home) and re.fullmatch(r"[\w:/.~%+-]+", home, re.ASCII)
+        yield f"<{home}>\n" if plain else f"{escape(home, 200)}\n"
+
+
+def _method(rows: list[Row]) -> Iterator[str]:
+    """A method's cases, and in one sentence what it was not asked."""
+    yield f"\n### {escape(rows[0].case.engine, 100)} ({escape(rows[0].method, 80)})\n"
+    asked = [r for r in rows if r.case.verdict is not Verdict.NOT_SUPPORTED]
+    if asked:
+        yield "| Question | Verdict | Ruled out, or why | Answers | Report |"
+        yield "| --- | --- | --- | ---: | --- |"
+        yield from map(_line, asked)
+    left = [r for r in rows if r.case.verdict is Verdict.NOT_SUPPORTED]
+    if left:
+        told = "; ".join(
+            f"{escape(r.case.decoding, 120)} ({escape(r.case.why, 120)})" for r in left
+        )
+        yield f"\nNot asked: {told}."
 
 
 def _line(row: Row) -> str:
@@ -142,8 +180,7 @@ def _line(row: Row) -> str:
     date = row.report.created.date().isoformat()
     said = "; ".join(case.ruled_out[:2]) if case.ruled_out else case.why
     cells = (
-        f"{escape(case.engine, 100)} ({escape(row.method, 80)})",
-        escape(f"{case.decoding}{probe}", 120),
+        escape(f"{case.decoding}{probe}", 160),
         f"{LOOKS[case.verdict].emoji} {case.verdict.value}",
         escape(said, 300),
         f"{answers:,}",
