@@ -14,11 +14,12 @@ import numpy as np
 
 from conformance.adapters.reference import PROPOSALS, Batch, ReferenceEngine
 from conformance.contract import Capabilities
-from conformance.decoding import PROCESSORS
+from conformance.decoding import PROCESSORS, ROADS, Decoding
 from conformance.errors import UnknownEngineError
 from conformance.faults.rules import one_hot
 from conformance.faults.steps import Block, Emitted, Steps, judged
 from conformance.law import Bools, Floats
+from conformance.processors import History, apply
 from conformance.reference import Ints, draw
 from conformance.tinylm import Tokens
 
@@ -171,8 +172,7 @@ class TreeBatch(Batch):
                 break
             mine = rows[alive]
             at = self.length[mine]
-            back = min(2, self.prompt_length) if level == 0 else 1
-            q = self._logits(1, mine, at - back, back)[:, -1]
+            q = self._proposing(mine, at, 2 if level == 0 else 1)
             candidates = np.argsort(-q, axis=-1, kind="stable")[:, :CANDIDATES]
             p = self._warp(self._logits(0, mine, at - 1, 1), mine, at, target=True)[:, 0]
             c = coins[alive, level]
@@ -221,6 +221,10 @@ def _slipping(accepted: Ints, k: int) -> Ints:
     return np.asarray(np.minimum(k - accepted, 1))
 
 
+def _target_alone(logits: Floats, history: History, decoding: Decoding, target: bool) -> Floats:
+    return apply(logits, history, decoding) if target else logits
+
+
 EXACT_RULES: dict[str, ExactRule] = {
     r.name: r
     for r in (
@@ -254,6 +258,12 @@ EXACT_RULES: dict[str, ExactRule] = {
             "the draft's cache keeps rejected proposals: only the acceptance rate suffers",
             "",
             Steps(draft_gap=_slipping),
+        ),
+        ExactRule(
+            "unmasked-draft",
+            "the draft knows no penalties, biases, masks or grammar: the target rejects more",
+            "vLLM, structured outputs; most engines with a draft model",
+            Steps(process=_target_alone),
         ),
         ExactRule(
             "block-verification",
@@ -290,5 +300,15 @@ def exact(name: str) -> ReferenceEngine:
         verification="token" if rule.by_token else "any",
         processors=PROCESSORS,
         reproducible=True,
+        greedy_roads=ROADS,
+        lengths=True,
+        ragged=True,
+        mixed=True,
+        unseeded=True,
+        long=True,
+        typical_p=True,
+        epsilon_cutoff=True,
+        eta_cutoff=True,
+        logprobs="processed" if rule.batch is Batch else "none",
     )
     return ReferenceEngine(rule.steps, f"exact:{name}", "exact", claims, rule.batch)

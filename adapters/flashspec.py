@@ -144,6 +144,9 @@ class FlashspecEngine:
             # the rounds of many rows are read off their tokens; see `_Steps`
             verification="any" if self._method.rows else "token",
             processors=("stop",),
+            greedy_roads=("temperature-0",),
+            lengths=True,
+            long=True,
         )
         self._torch: Any = None
         self._library: Any = None
@@ -251,7 +254,9 @@ class FlashspecEngine:
         library, method = self._library, self._method
         temperature = 0.0 if decoding.greedy else float(decoding.temperature)
         sampling: dict[str, Any] = {"gamma": PROPOSALS if speculate else 1, "seed": seed}
-        sampling |= {"temperature": temperature, "variant": "greedy"}
+        sampling |= {"temperature": temperature}
+        if not decoding.road:  # of a temperature of 0 alone it makes the variant itself
+            sampling["variant"] = "greedy"
         if not decoding.greedy:
             sampling["variant"] = method.variant if speculate else "rejection"
             if sampling["variant"] == "typical":

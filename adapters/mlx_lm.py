@@ -78,7 +78,13 @@ class MlxLmEngine:
             name="mlx-lm", version=version_of("mlx-lm"), method=METHODS[method], homepage=HOMEPAGE
         )
         self.capabilities = Capabilities(
-            max_batch=BATCH, dialect=DIALECT, verification="token", processors=CLAIMED
+            max_batch=BATCH,
+            dialect=DIALECT,
+            verification="token",
+            processors=CLAIMED,
+            greedy_roads=("temperature-0", "temperature-unset", "top-k-1"),
+            lengths=True,
+            long=True,
         )
         self._mx: Any = None
         self._steps: Any = None
@@ -139,7 +145,8 @@ class MlxLmEngine:
         prompt = self._mx.array(request.prompt)  # [L]
         options: dict[str, Any] = {
             "max_tokens": request.max_new_tokens,
-            "sampler": self._sampler(decoding),
+            # without one the library takes its own
+            "sampler": None if decoding.road == "temperature-unset" else self._sampler(decoding),
             "logits_processors": self._processors(decoding),
         }
         if speculate:
@@ -191,12 +198,13 @@ class MlxLmEngine:
     def _sampler(self, decoding: Decoding) -> Any:
         if decoding not in self._samplers:
             make = importlib.import_module("mlx_lm.sample_utils").make_sampler
+            asked = decoding.taken
             # 0 switches each of them off
             self._samplers[decoding] = make(
-                temp=0.0 if decoding.greedy else float(decoding.temperature),
-                top_p=float(decoding.top_p or 0.0),
-                min_p=float(decoding.min_p or 0.0),
-                top_k=int(decoding.top_k or 0),
+                temp=0.0 if asked.greedy else float(asked.temperature),
+                top_p=float(asked.top_p or 0.0),
+                min_p=float(asked.min_p or 0.0),
+                top_k=int(asked.top_k or 0),
             )
         return self._samplers[decoding]
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast, get_args
 
+from conformance.adapters import openai_told as told
 from conformance.adapters.openai_http import Http, Json, Limits, Secret, StatusError, address
+from conformance.adapters.openai_processors import roads
 from conformance.adapters.openai_styles import (
     STYLES,
     Style,
@@ -137,6 +139,8 @@ class OpenAIEngine:
             precision=cast(Precision, self._options["precision"]),
             processes=1,
             processors=style.processors,
+            logprobs=told.kind(style, self._options["logprobs"]),
+            greedy_roads=roads(style.only),
         )
 
     def load(self, probe: ModelPair) -> None:
@@ -187,8 +191,8 @@ class OpenAIEngine:
         completions = [answers[i] for i in range(len(requests))]
         asked = [i for i, r in enumerate(requests) if r.speculate]
         if self._counted and asked and all(c.counts is None for c in completions):
-            tokens = completions[asked[0]].tokens
-            completions[asked[0]] = Completion(tokens, counts=self._difference())
+            first_one = completions[asked[0]]
+            completions[asked[0]] = replace(first_one, counts=self._difference())
         return completions
 
     def close(self) -> None:
@@ -263,8 +267,8 @@ class OpenAIEngine:
         for name in ("top_k", "min_p"):
             if getattr(r.decoding, name) is not None and style.only and name not in style.only:
                 raise NotSupportedError(f"the protocol of this server has no {name}")
-        for name in r.decoding.processors:
-            if name not in style.processors:
+        for name in (*r.decoding.processors, r.decoding.road):
+            if name and name not in (*style.processors, *roads(style.only)):
                 raise NotSupportedError(f"the protocol of this server has no {name}")
 
     def _ask(self, requests: Sequence[Request], chosen: Sequence[int]) -> dict[int, Completion]:
@@ -276,6 +280,7 @@ class OpenAIEngine:
         for i in chosen:
             url, style = self._met.arms[requests[i].speculate]
             body = style.ask(requests[i], self._terms)
+            body = told.asked(body, requests[i], style, self._options["logprobs"])
             if self._switch is not None and not requests[i].speculate:
                 put(body, *self._switch)
             jobs.append((url, body))
@@ -284,7 +289,8 @@ class OpenAIEngine:
         for i, answer in zip(chosen, answers, strict=True):
             style = self._met.arms[requests[i].speculate][1]
             try:
-                completions[i] = read(answer, requests[i], style, self._terms)
+                plain = read(answer, requests[i], style, self._terms)
+                completions[i] = told.told(plain, answer, requests[i], style)
             except BadAnswerError as exc:
                 said = self._http.quoted(json.dumps(answer))
                 raise BadAnswerError(f"{self._http.quoted(exc)}. The answer was {said}") from None
@@ -316,6 +322,7 @@ def create(
     timeout: str = "60",
     retries: str = "5",
     rate: str = "0",
+    logprobs: str = "raw",
 ) -> OpenAIEngine:
     """Make the engine of one server; nothing is asked of it yet.
 
@@ -342,6 +349,9 @@ def create(
         ``top_k+top_p+min_p+temperature``.
     precision : str
         What the server computes in, if not in single precision, as in `Capabilities`.
+    logprobs : {'raw', 'processed'}
+        Which log-probabilities the server was started to return (vLLM), or is to be asked for
+        (llama-server).
     concurrency, timeout, retries, rate : str
         See `conformance.adapters.openai_http.Limits`.
 
@@ -372,7 +382,9 @@ def create(
                 "control=off-switch and switch=PATH=VALUE"
             )
     limits = limits_of(concurrency, timeout, retries, rate)
-    options = {"model": model, "style": style, "precision": precision}
+    if logprobs not in told.KINDS:
+        raise UnknownEngineError(f"option logprobs must be {' or '.join(told.KINDS)}")
+    options = {"model": model, "style": style, "precision": precision, "logprobs": logprobs}
     return OpenAIEngine(
         urls,
         switch_of(switch) if switch else None,

@@ -84,3 +84,10 @@ def llama(d: Decoding, words: tuple[str, ...]) -> Json:
 
 def _biases(d: Decoding) -> Json:
     return {"logit_bias": {str(t): bias for t, bias in d.logit_bias}} if d.logit_bias else {}
+
+
+def roads(only: tuple[str, ...]) -> tuple[str, ...]:
+    """The ways to ask for greedy decoding of a server that knows only these filters; empty for all.
+    By default the protocol's temperature is 1.
+    """
+    return ("temperature-0", "top-k-1") if not only or "top_k" in only else ("temperature-0",)

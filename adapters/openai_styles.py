@@ -89,7 +89,7 @@ class Style:
 
 def _completion(r: Request, terms: Terms) -> Json:
     """What the protocol itself has."""
-    d = r.decoding
+    d = r.decoding.taken
     body: Json = {
         "model": terms.model,
         "prompt": list(r.prompt),
@@ -106,7 +106,7 @@ def _completion(r: Request, terms: Terms) -> Json:
 def _ask_vllm(r: Request, terms: Terms) -> Json:
     # what a request leaves unsaid is filled in from the model's folder by some servers
     return _completion(r, terms) | {
-        "top_k": -1 if r.decoding.top_k is None else int(r.decoding.top_k),
+        "top_k": int(r.decoding.taken.top_k or -1),
         "min_p": r.decoding.min_p or 0.0,
         "ignore_eos": True,
         "skip_special_tokens": False,
@@ -116,7 +116,7 @@ def _ask_vllm(r: Request, terms: Terms) -> Json:
 
 
 def _ask_llama(r: Request, terms: Terms) -> Json:
-    d = r.decoding
+    d = r.decoding.taken
     body: Json = {
         "model": terms.model,
         "prompt": list(r.prompt),
@@ -141,7 +141,7 @@ def _ask_llama(r: Request, terms: Terms) -> Json:
 
 
 def _ask_sglang(r: Request, terms: Terms) -> Json:
-    d = r.decoding
+    d = r.decoding.taken
     sampling: Json = {
         "max_new_tokens": r.max_new_tokens,
         "temperature": 0.0 if d.greedy else d.temperature,

@@ -52,6 +52,7 @@ DIALECT = Dialect(
 CLAIMED = (
     "repetition_penalty", "presence_penalty", "frequency_penalty", "stop", "min_new_tokens",
 )  # fmt: skip
+Piece = tuple[list[int], list[float]]  # tokens that came together, and their log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,11 @@ class OpenVINOEngine:
             dialect=DIALECT,
             verification=self._method.verification,
             processors=CLAIMED,
+            greedy_roads=("temperature-unset", "top-k-1", "do-sample-false"),
+            logprobs="raw",
+            lengths=True,
+            ragged=True,
+            long=True,
         )
         self._genai: Any = None
         self._tensor: Any = None
@@ -209,11 +215,14 @@ class OpenVINOEngine:
         answers: list[Completion | None] = [None] * len(requests)
         for speculate, pipeline in self._pipelines.items():
             rows = [i for i, r in enumerate(requests) if r.speculate == speculate]
-            pieces = self._run(pipeline, [(requests[i].prompt, configs[i]) for i in rows])
-            for i, piece in zip(rows, pieces, strict=True):
+            parts = self._run(pipeline, [(requests[i].prompt, configs[i]) for i in rows])
+            for i, part in zip(rows, parts, strict=True):
+                piece = [ids for ids, _ in part]
+                told = [value for _, values in part for value in values]
                 answers[i] = Completion(
-                    tokens=tuple(token for part in piece for token in part),
+                    tokens=tuple(token for ids in piece for token in ids),
                     rounds=self._rounds(requests[i], piece) if speculate else None,
+                    logprobs=told if requests[i].logprobs else None,
                 )
         return [answer for answer in answers if answer is not None]
 
@@ -234,8 +243,8 @@ class OpenVINOEngine:
 
     # --- generating -------------------------------------------------------------------------------
 
-    def _run(self, pipeline: Any, rows: list[tuple[tuple[int, ...], Any]]) -> list[list[list[int]]]:
-        """The tokens of every row, in the pieces in which they arrived."""
+    def _run(self, pipeline: Any, rows: list[tuple[tuple[int, ...], Any]]) -> list[list[Piece]]:
+        """What came of every row, in the pieces in which it arrived."""
         handles = [
             pipeline.add_request(i, self._tensor([list(prompt)]), config)
             for i, (prompt, config) in enumerate(rows)
@@ -246,15 +255,16 @@ class OpenVINOEngine:
         except RuntimeError:
             self.close()  # what is half done would come back in the next batch
             raise
-        pieces: list[list[list[int]]] = []
+        pieces: list[list[Piece]] = []
         for handle in handles:
             pieces.append([])
             while handle.can_read():
-                pieces[-1].append(handle.read()[0].generated_ids)
+                new = handle.read()[0]
+                pieces[-1].append((new.generated_ids, new.generated_log_probs))
         return pieces
 
     def _config(self, request: Request) -> Any:
-        decoding = request.decoding
+        decoding = request.decoding.taken
         if not request.prompt:
             raise NotSupportedError("openvino-genai needs a prompt of at least one token")
         for name in decoding.processors:
@@ -272,7 +282,8 @@ class OpenVINOEngine:
         # it must be no token of the vocabulary.
         config.eos_token_id = self._vocab_size
         config.stop_token_ids = {self._vocab_size}
-        config.do_sample = not decoding.greedy
+        if request.decoding.road != "temperature-unset":
+            config.do_sample = not decoding.greedy
         if decoding.stop:
             config.ignore_eos = False
             config.eos_token_id = decoding.stop[0]
@@ -281,6 +292,7 @@ class OpenVINOEngine:
         config.repetition_penalty = decoding.repetition_penalty or 1.0
         config.presence_penalty = decoding.presence_penalty or 0.0
         config.frequency_penalty = decoding.frequency_penalty or 0.0
+        config.logprobs = int(request.logprobs)
         if request.seed is not None:
             config.rng_seed = request.seed
         if not decoding.greedy:

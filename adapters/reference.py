@@ -6,6 +6,7 @@ It also carries the deliberately wrong engines of `conformance.faults`: they dif
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -13,20 +14,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from conformance._version import __version__
+from conformance.adapters.reference_laws import Laws
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
-from conformance.decoding import PROCESSORS, Decoding, Dialect
+from conformance.decoding import PROCESSORS, ROADS, Decoding, Dialect
 from conformance.errors import EngineLoadError
 from conformance.faults import parse_fault
-from conformance.faults.steps import EXACT_STEPS, Block, Steps, Written
-from conformance.law import Floats, warp
-from conformance.processors import History
+from conformance.faults.steps import EXACT_STEPS, Answer, Block, Steps, Written
+from conformance.grammar import START
+from conformance.law import Floats
 from conformance.reference import draw
 from conformance.tinylm import Cache, TinyLlama, Tokens
 
 PROPOSALS = 4
+SPAN = 128  # tokens
 
 
-class Batch:
+class Batch(Laws):
     """B sequences that advance block by block, each at its own pace.
 
     Parameters
@@ -36,11 +39,13 @@ class Batch:
     steps : Steps
         How each step is done.
     requests : list of Request
-        Alike in all but prompt and seed.
+        Of one decoding, and all speculating or none.
     k : int
         Proposals a block; 0 is plain sampling.
     dialect : Dialect
         How the decoding is applied.
+    raw : bool
+        Whether the log-probabilities returned are those of the logits as they are.
     """
 
     def __init__(
@@ -51,42 +56,57 @@ class Batch:
         requests: list[Request],
         k: int,
         dialect: Dialect,
+        raw: bool = False,
     ) -> None:
         self.dialect = dialect
         self.target, self.draft, self.steps, self.k = target, draft, steps, k
-        self.decoding, self.wanted = requests[0].decoding, requests[0].max_new_tokens
-        self.seeds = tuple(r.seed or 0 for r in requests)
-        self.prompts = np.array([r.prompt for r in requests], dtype=np.int64)
-        self.size, self.prompt_length = self.prompts.shape
-        self.until = self.prompt_length + self.wanted + steps.spare(self.wanted, k)
-        room = self.until + k + 1
+        self.decoding = steps.road(requests[0].decoding)
+        self.each = np.array([r.max_new_tokens for r in requests], dtype=np.int64)
+        self.wanted = int(self.each.max())
+        # without a seed, one that nobody knows
+        self.seeds = tuple(secrets.randbits(63) if r.seed is None else r.seed for r in requests)
+        self.size = len(requests)
+        self.prompt_length = np.array([len(r.prompt) for r in requests], dtype=np.int64)
+        # shorter ones are followed by what is never read
+        self.prompts = np.zeros((self.size, int(self.prompt_length.max())), dtype=np.int64)
+        for row, r in enumerate(requests):
+            self.prompts[row, : len(r.prompt)] = r.prompt
+        spare = np.array([steps.spare(n, k) for n in self.each.tolist()], dtype=np.int64)
+        self.until = self.prompt_length + self.each + spare
+        room = int(self.until.max()) + k + 1
         self.tokens = np.zeros((self.size, room), dtype=np.int64)
-        self.tokens[:, : self.prompt_length] = self.prompts
-        self.length = np.full(self.size, self.prompt_length)
+        self.tokens[:, : self.prompts.shape[1]] = self.prompts
+        self.length = self.prompt_length.copy()
         # how far the cache of the target, and of the draft, has slipped against the tokens
         self.slip = [np.zeros(self.size, dtype=np.int64) for _ in range(2)]
         slack = [k * self.wanted if gap else 0 for gap in (steps.gap, steps.draft_gap)]
-        self.room = [min(room + s, target.shape.context) for s in slack]
+        self.room = [max(room, min(room + s, target.shape.context)) for s in slack]
         self.caches = [
-            self._prefill(model, self.prompts, size)
+            self._prefill(model, size)
             for model, size in zip((target, draft), self.room, strict=True)
         ]
         self.rounds: list[list[tuple[int, int]]] = [[] for _ in requests]
+        # of the grammar, before each row's next token
+        self.state = np.full(self.size, START)
         # rejected proposals that are counted all the same; nothing unless a fault has it so
         self.ghosts = np.zeros((self.size, target.shape.vocab_size), dtype=np.int64)
         self.began, self.timed = time.perf_counter(), any(r.times for r in requests)
         self.times = np.zeros((self.size, room))  # when each token was there, since then
+        self.raw, self.logprobs = raw, np.zeros((self.size, room))
 
-    @staticmethod
-    def _prefill(model: TinyLlama, prompts: Tokens, room: int) -> Cache:
-        distinct, back = np.unique(prompts, axis=0, return_inverse=True)
-        cache = model.new_cache(len(distinct), room)
-        model.advance(distinct, cache, np.zeros(len(distinct), dtype=np.int64))
+    def _prefill(self, model: TinyLlama, room: int) -> Cache:
+        lengths = np.concatenate([self.prompts, self.prompt_length[:, None]], axis=1)
+        _, first, back = np.unique(lengths, axis=0, return_index=True, return_inverse=True)
+        cache = model.new_cache(len(first), room)
+        for length in np.unique(self.prompt_length[first]):
+            rows = np.flatnonzero(self.prompt_length[first] == length)
+            mine = self.prompts[first[rows], :length]
+            model.advance(mine, cache, np.zeros(len(rows), dtype=np.int64), rows=rows)
         return cache.repeat(back.reshape(-1))
 
     def run(self) -> list[Completion]:
         """Generate to the end."""
-        blocks = self.until - self.prompt_length
+        blocks = int((self.until - self.prompt_length).max())
         # every request draws from a stream of its own, so its answer depends on its seed alone
         uniforms = self.steps.uniforms(self.seeds, blocks, 2 * self.k + 1)
         extra = self._extra(blocks)
@@ -95,28 +115,49 @@ class Batch:
             if rows.size == 0:
                 break
             self._block(rows, uniforms[rows, block], extra[rows, block])
-        written = Written(
-            tokens=self.tokens[:, self.prompt_length :],
-            rounds=self.rounds,
-            wanted=self.wanted,
-            prompts=self.prompts,
-            seeds=self.seeds,
-            vocab=self.target.shape.vocab_size,
-        )
+        answers = self.steps.handed(self._answers(), self._beyond())
         return [
             Completion(
                 tokens=tuple(tokens),
                 rounds=tuple(rounds) if self.k else None,
-                times=self._times(i, len(tokens)) if self.timed else None,
+                times=self._of_tokens(self.times, i, tokens) if self.timed else None,
+                logprobs=self._of_tokens(self.logprobs, i, tokens)
+                if self.decoding.logprobs
+                else None,
             )
             for i, (tokens, rounds) in enumerate(
-                self.steps.end(answer, self.decoding) for answer in self.steps.answer(written)
+                self.steps.end(answer, self.decoding) for answer in answers
             )
         ]
 
-    def _times(self, row: int, count: int) -> list[float]:
-        begin = self.prompt_length
-        return [float(t) for t in self.times[row, begin : begin + count]]
+    def _answers(self) -> list[Answer]:
+        """What is answered, worked out for requests of equal lengths together."""
+        found: dict[int, Answer] = {}
+        shape = np.column_stack([self.prompt_length, self.each])
+        for begin, wanted in np.unique(shape, axis=0).tolist():
+            rows = np.flatnonzero((shape == (begin, wanted)).all(axis=1)).tolist()
+            written = Written(
+                tokens=self.tokens[rows, begin:],
+                rounds=[self.rounds[row] for row in rows],
+                wanted=wanted,
+                prompts=self.prompts[rows, :begin],
+                seeds=tuple(self.seeds[row] for row in rows),
+                vocab=self.target.shape.vocab_size,
+            )
+            found |= zip(rows, self.steps.answer(written), strict=True)
+        return [found[row] for row in range(self.size)]
+
+    def _beyond(self) -> list[list[int]]:
+        """What the last block of each request had beyond the tokens asked for."""
+        ends = self.prompt_length + self.each
+        return [
+            self.tokens[row, end:length].tolist()
+            for row, (end, length) in enumerate(zip(ends, self.length, strict=True))
+        ]
+
+    def _of_tokens(self, told: Floats, row: int, tokens: list[int]) -> list[float]:
+        begin = self.prompt_length[row]
+        return [float(t) for t in told[row, begin : begin + len(tokens)]]
 
     def _extra(self, blocks: int) -> Floats:
         """Further uniforms, [B, blocks, E], from streams of their own."""
@@ -135,65 +176,57 @@ class Batch:
         for i in range(k):
             # The draft never saw a block's last proposal when all were accepted: feeding the last
             # two tokens again writes what is missing and changes nothing else.
-            back = min(2, self.prompt_length) if i == 0 else 1
-            draft_logits[:, i] = self._logits(1, rows, end + i - back, back)[:, -1]
+            draft_logits[:, i] = self._proposing(rows, end + i, 2 if i == 0 else 1)
             q[:, i] = self._warp(draft_logits[:, [i]], rows, end + i, target=False)[:, 0]
             proposals[:, i] = self.steps.propose(q[:, i], u[:, i])
             self.tokens[rows, end + i] = proposals[:, i]
         target_logits = self._logits(0, rows, end - 1, k + 1)
         p = self._warp(target_logits, rows, end, target=True)
+        told = self._told(target_logits, p, rows, end, target=True)
         if k == 0:
-            self._append(rows, draw(p[:, 0], u[:, 0])[:, None])
+            drawn = draw(p[:, 0], u[:, 0])[:, None]
+            if told is not None:
+                self._tell(rows, drawn, np.take_along_axis(told, drawn[..., None], -1)[..., 0])
+            self._append(rows, drawn)
             return
-        emitted = self.steps.verify(
-            Block(
-                p=p,
-                q=q,
-                drafts=proposals,
-                proposing=u[:, :k],
-                coins=u[:, k : 2 * k],
-                last=u[:, 2 * k],
-                extra=extra,
-                target_logits=target_logits,
-                draft_logits=draft_logits,
-                decoding=self.decoding,
-                start=end - self.prompt_length,
-                prompts=self.prompts[rows],
-                before=self.tokens[rows, end - 1],
-                dialect=self.dialect,
-            )
+        block = Block(
+            p=p,
+            q=q,
+            drafts=proposals,
+            proposing=u[:, :k],
+            coins=u[:, k : 2 * k],
+            last=u[:, 2 * k],
+            extra=extra,
+            target_logits=target_logits,
+            draft_logits=draft_logits,
+            decoding=self.decoding,
+            start=end - self.prompt_length[rows],
+            prompts=self.prompts[rows],
+            before=self.tokens[rows, end - 1],
+            dialect=self.dialect,
+            told=told,
+            draft_told=self._told(draft_logits, q, rows, end, target=False),
         )
+        emitted = self.steps.verify(block)
+        if told is not None:
+            self._tell(rows, emitted.tokens, self.steps.logprobs(block, emitted))
         drafted = np.full(len(rows), k) if emitted.drafted is None else emitted.drafted
         if self.steps.counts_rejected:
             row, at = np.nonzero(np.arange(k) >= emitted.accepted[:, None])
             np.add.at(self.ghosts, (rows[row], proposals[row, at]), 1)
+        before = self.state[rows]
         self._record(rows, emitted.tokens, drafted, emitted.accepted)
+        if self.steps.counts_rejected and self.decoding.grammar:
+            last = np.take_along_axis(emitted.tokens, emitted.accepted[:, None], axis=1)
+            self.state[rows] = self._onward(np.concatenate([proposals, last], axis=1), before)[
+                :, -1
+            ]
 
-    def _warp(self, logits: Floats, rows: Tokens, end: Tokens, target: bool) -> Floats:
-        """Laws at n places from `end` on. [b, n, V]"""
-        if self.decoding.processors:
-            history = self._history(rows, end, logits.shape[1])
-            logits = self.steps.process(logits, history, self.decoding, target)
-        return warp(logits, self.decoding, self.dialect)
-
-    def _history(self, rows: Tokens, end: Tokens, n: int) -> History:
-        """What is before each of n places from `end` on."""
-        at = end[:, None] + np.arange(n)  # [b, n]
-        return History(
-            self._counted(rows, at, self.dialect.repetition_over),
-            self._counted(rows, at, self.dialect.presence_over),
-            at - self.prompt_length,
-        )
-
-    def _counted(self, rows: Tokens, at: Tokens, over: str) -> Tokens:
-        first = 0 if over == "all" else self.prompt_length
-        window = self.dialect.penalty_window
-        begin = first if window is None else np.maximum(at - window, first)[..., None]
-        place = np.arange(self.tokens.shape[1])
-        counted = (place >= begin) & (place < at[..., None])  # [b, n, room]
-        one_hot = self.tokens[rows, :, None] == np.arange(self.target.shape.vocab_size)
-        seen = counted.astype(np.int64) @ one_hot.astype(np.int64)  # [b, n, V]
-        return np.asarray(seen + self.ghosts[rows, None])
+    def _tell(self, rows: Tokens, tokens: Tokens, told: Floats) -> None:
+        """Write down what is returned with each row's tokens, [b, m] padded with -1."""
+        for i in range(tokens.shape[1]):
+            alive = tokens[:, i] >= 0
+            self.logprobs[rows[alive], self.length[rows[alive]] + i] = told[alive, i]
 
     def _record(self, rows: Tokens, tokens: Tokens, drafted: Tokens, accepted: Tokens) -> None:
         """Write down what the blocks emitted, and let the caches slip where a fault has them."""
@@ -206,6 +239,8 @@ class Batch:
                 # neither before the cache's first slot nor so far that a block would not fit
                 last = self.room[which] - self.length[rows] - self.k
                 self.slip[which][rows] = np.clip(slipped, 2 - self.length[rows], last)
+        if self.steps.cached is not None:
+            self.steps.cached(self.caches[0], rows, self.length[rows])
 
     def _append(self, rows: Tokens, tokens: Tokens) -> None:
         """Append each row's tokens, [b, m] padded with -1."""
@@ -214,13 +249,34 @@ class Batch:
             alive = tokens[:, i] >= 0
             self.tokens[rows[alive], end[alive] + i] = tokens[alive, i]
             self.times[rows[alive], end[alive] + i] = now
+            if self.decoding.grammar:
+                self.state[rows[alive]] = self._onward(
+                    tokens[alive, i : i + 1], self.state[rows[alive]]
+                )[:, -1]
         self.length[rows] = end + (tokens >= 0).sum(axis=1)
+
+    def _proposing(self, rows: Tokens, end: Tokens, back: int) -> Floats:
+        """The draft's logits at the next place, its last `back` tokens fed again. [b, V]"""
+        # before the second token there is one alone; what is fed after it is written over
+        start = np.maximum(end - back, 0)
+        fed = self._logits(1, rows, start, back)
+        return np.asarray(fed[np.arange(len(rows)), end - 1 - start])
 
     def _logits(self, which: int, rows: Tokens, start: Tokens, count: int) -> Floats:
         """Feed `count` tokens from `start` to the target (0) or the draft (1). [b, count, V]"""
         model = (self.target, self.draft)[which]
         fed = self.tokens[rows[:, None], start[:, None] + np.arange(count)]
-        return model.advance(fed, self.caches[which], start + self.slip[which][rows], rows=rows)
+        at, slots = start + self.slip[which][rows], self.steps.slots(rows, self.size)
+        out = np.zeros((len(rows), count, model.shape.vocab_size), dtype=model.dtype)
+        # attention looks as far as the longest of the rows: those much shorter go by themselves
+        for mine in _alike(at // SPAN):
+            out[mine] = model.advance(fed[mine], self.caches[which], at[mine], rows=slots[mine])
+        return out
+
+
+def _alike(kind: Tokens) -> list[Tokens]:
+    """Which rows are of each kind. [B]"""
+    return [np.flatnonzero(kind == k) for k in np.unique(kind)]
 
 
 class ReferenceEngine:
@@ -269,6 +325,16 @@ class ReferenceEngine:
             verification="token",
             processors=PROCESSORS,
             reproducible=True,
+            greedy_roads=ROADS,
+            typical_p=True,
+            epsilon_cutoff=True,
+            eta_cutoff=True,
+            logprobs="processed",
+            lengths=True,
+            ragged=True,
+            mixed=True,
+            unseeded=True,
+            long=True,
         )
         self._target: TinyLlama | None = None
         self._draft: TinyLlama | None = None
@@ -285,20 +351,22 @@ class ReferenceEngine:
         self._target = self._draft = None
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
-        """Answer requests; those alike in shape and configuration advance together."""
+        """Answer requests; those of one configuration advance together."""
         if self._target is None or self._draft is None:
             raise EngineLoadError("generate was called before load")
-        alike: dict[tuple[int, int, Decoding, bool], list[int]] = defaultdict(list)
+        requests = self._steps.called(list(requests))
+        alike: dict[tuple[Decoding, bool], list[int]] = defaultdict(list)
         for i, r in enumerate(requests):
-            alike[len(r.prompt), r.max_new_tokens, r.decoding, r.speculate].append(i)
+            alike[r.decoding, r.speculate].append(i)
         answers: dict[int, Completion] = {}
         began = time.perf_counter()
         for rows in alike.values():
             mine = [requests[i] for i in rows]
             k, steps = (self._proposals, self._steps) if mine[0].speculate else (0, EXACT_STEPS)
             batch = self._batch(
-                self._target, self._draft, steps, mine, k, self.capabilities.dialect
-            )
+                self._target, self._draft, steps, mine, k, self.capabilities.dialect,
+                self.capabilities.logprobs == "raw",
+            )  # fmt: skip
             batch.began = began
             answers |= zip(rows, batch.run(), strict=True)
         return [answers[i] for i in range(len(requests))]

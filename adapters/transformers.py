@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conformance.adapters import transformers_config as words
+from conformance.adapters import transformers_extra as extra
 from conformance.adapters.library import need, threads_of, version_of
 from conformance.adapters.transformers_watch import Clock, Rounds, streamer
 from conformance.contract import (
@@ -36,8 +38,6 @@ HOMEPAGE = "https://github.com/huggingface/transformers"
 PROPOSALS = 5
 # Small enough that progress is seen: the speculative arm goes through a batch one by one.
 BATCH = 64
-# Presence and frequency penalties are for its continuous batching alone.
-CLAIMED = ("logit_bias", "repetition_penalty", "banned", "allowed", "stop", "min_new_tokens")
 DTYPES: dict[str, Precision] = {d: d for d in ("float32", "bfloat16", "float16")}
 
 
@@ -85,11 +85,13 @@ class TransformersEngine:
         Of the weights and the forward pass: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
     threads : str
         Threads that torch computes with: 1, since engines run side by side in worker processes.
+    logprobs : {'processed', 'raw'}
+        Which of the library's scores log-probabilities are taken from.
 
     Raises
     ------
     UnknownEngineError
-        If there is no such method or dtype, or `threads` is no number.
+        If there is no such method, dtype or kind of scores, or `threads` is no number.
 
     Notes
     -----
@@ -107,7 +109,12 @@ class TransformersEngine:
         device: str = "cpu",
         dtype: str = "float32",
         threads: str = "1",
+        logprobs: str = "processed",
     ) -> None:
+        if logprobs not in extra.KINDS:
+            raise UnknownEngineError(
+                f"transformers has no logprobs={logprobs}; there are {', '.join(extra.KINDS)}"
+            )
         if dtype not in DTYPES:
             raise UnknownEngineError(
                 f"transformers is run in {', '.join(DTYPES)}, not in {dtype!r}"
@@ -129,13 +136,23 @@ class TransformersEngine:
             verification="token",
             precision=DTYPES[dtype],
             processes=None if device == "cpu" else 1,
-            processors=CLAIMED,
+            processors=words.claimed(self._method.draft),
             reproducible=True,
+            greedy_roads=words.ROADS,
+            typical_p=True,
+            epsilon_cutoff=True,
+            eta_cutoff=True,
+            logprobs=extra.KINDS[logprobs],
+            lengths=True,
+            long=True,
         )
         self._device, self._dtype, self._threads = device, dtype, threads_of(threads)
+        self._said = logprobs
         self._torch: Any = None
         self._library: Any = None
         self._target: Any = None
+        self._folder: Path | None = None
+        self._texts: Any = None  # a tokenizer, for stop strings
         self._layers = 0
         self._rounds = Rounds()
         self._began = 0.0
@@ -160,6 +177,7 @@ class TransformersEngine:
         self._torch.set_num_threads(self._threads)
         with _quiet(self._library):
             self._target = self._model(probe.target)
+            self._folder, self._texts = probe.target, None
             self._layers = self._target.config.num_hidden_layers
             if draft == "early-exit" and self._layers < 2:
                 raise EngineLoadError("early exit needs a target of at least two layers")
@@ -197,6 +215,9 @@ class TransformersEngine:
                     raise NotSupportedError("transformers needs a prompt of at least one token")
                 if r.speculate:
                     answers[i] = self._speculate(r)
+                elif r.decoding.stop_strings:
+                    # rows that have ended are padded after end tokens alone, and else go on
+                    answers[i] = self._control([r])[0]
                 else:
                     alike[len(r.prompt), r.max_new_tokens, r.decoding, r.times].append(i)
             for rows in alike.values():
@@ -214,10 +235,12 @@ class TransformersEngine:
     def _speculate(self, request: Request) -> Completion:
         self._rounds.clear()
         clock = Clock(self._began) if request.times else None
-        helpers = self._helpers[not request.decoding.greedy] | streamer(clock)
+        helpers = self._helpers[not request.decoding.taken.greedy] | streamer(clock)
         output = self._run([request], helpers)
-        tokens = ended(output[0, len(request.prompt) :].tolist(), request.decoding)
+        tokens = self._tokens([request], output)[0]
+        told = self._logprobs([request], output)
         return Completion(
+            logprobs=None if told is None else told[0],
             tokens=tokens,
             rounds=tuple(self._rounds.done),
             times=None if clock is None else clock.times,
@@ -226,18 +249,34 @@ class TransformersEngine:
     def _control(self, requests: list[Request]) -> list[Completion]:
         clock = Clock(self._began) if requests[0].times else None
         output = self._run(requests, streamer(clock))
-        tokens = output[:, len(requests[0].prompt) :].tolist()
         times = None if clock is None else clock.times
-        answers = [ended(row, requests[0].decoding) for row in tokens]
+        told = self._logprobs(requests, output)
         return [
-            Completion(tokens=row, times=None if times is None else times[: len(row)])
-            for row in answers
+            Completion(
+                tokens=row,
+                times=None if times is None else times[: len(row)],
+                logprobs=None if told is None else told[i],
+            )
+            for i, row in enumerate(self._tokens(requests, output))
         ]
+
+    def _tokens(self, requests: list[Request], output: Any) -> list[tuple[int, ...]]:
+        rows = extra.sequences(output)[:, len(requests[0].prompt) :].tolist()
+        return [words.ended(row, requests[0].decoding) for row in rows]
+
+    def _logprobs(self, requests: list[Request], output: Any) -> list[list[float]] | None:
+        if not requests[0].logprobs:
+            return None
+        return extra.logprobs(self._torch, output, self._said, len(requests[0].prompt))
 
     def _run(self, requests: list[Request], helpers: dict[str, Any]) -> Any:
         first = requests[0]
         prompts = self._torch.tensor([r.prompt for r in requests], device=self._device)  # [B, L]
         config = self._config(first.decoding, first.max_new_tokens, first.speculate)
+        if first.decoding.stop_strings:
+            if self._texts is None:
+                self._texts = words.for_stop_strings(self._tokenizer(self._folder))
+            helpers = {"tokenizer": self._texts} | helpers
         if first.seed is not None:
             self._torch.manual_seed(first.seed)
         try:
@@ -246,6 +285,7 @@ class TransformersEngine:
                 prompts,
                 attention_mask=self._torch.ones_like(prompts),
                 generation_config=config,
+                **extra.grammar(first.decoding, prompts.shape[1], self._target.config.vocab_size),
                 **helpers,
             )
         except ValueError as exc:
@@ -259,54 +299,20 @@ class TransformersEngine:
                 self._target.config.num_hidden_layers = self._layers
 
     def _config(self, decoding: Decoding, max_new_tokens: int, speculate: bool) -> Any:
-        """The generation configuration; whatever is not said here falls back to defaults that are
-        not neutral (``top_k`` = 50), or to the model's own file.
-        """
+        """The generation configuration."""
         key = (decoding, max_new_tokens, speculate)
         if key not in self._configs:
-            options: dict[str, Any] = {
-                "max_new_tokens": max_new_tokens,
-                "do_sample": not decoding.greedy,
-                "num_beams": 1,
-                "num_return_sequences": 1,
-                "repetition_penalty": 1.0,
-                "use_cache": True,
-                # no padding token: prompts of one batch are equally long, and every id is a word
-                "eos_token_id": list(decoding.stop) or None,
-                "pad_token_id": decoding.stop[0] if decoding.stop else None,
-            }
-            options |= self._processors(decoding)
-            if not decoding.greedy:
-                options |= {
-                    "temperature": float(decoding.temperature),
-                    "top_k": 0 if decoding.top_k is None else int(decoding.top_k),
-                    "top_p": 1.0 if decoding.top_p is None else float(decoding.top_p),
-                    "min_p": None if decoding.min_p is None else float(decoding.min_p),
-                    "typical_p": 1.0,
-                }
+            said = words.options(decoding, max_new_tokens, self._target.config.vocab_size)
+            said |= extra.returned(decoding, self._said)
             if speculate:
-                options |= self._method.options
+                said |= self._method.options
                 if self._method.draft == "early-exit":
-                    options["assistant_early_exit"] = self._layers // 2
+                    said["assistant_early_exit"] = self._layers // 2
             try:
-                self._configs[key] = self._library.GenerationConfig(**options)
+                self._configs[key] = self._library.GenerationConfig(**said)
             except ValueError as exc:
                 raise NotSupportedError(f"transformers refuses {decoding}: {exc}") from exc
         return self._configs[key]
-
-    def _processors(self, decoding: Decoding) -> dict[str, Any]:
-        options: dict[str, Any] = {}
-        if decoding.repetition_penalty is not None:
-            options["repetition_penalty"] = float(decoding.repetition_penalty)
-        if decoding.logit_bias:
-            options["sequence_bias"] = [[[t], float(bias)] for t, bias in decoding.logit_bias]
-        if decoding.banned or decoding.allowed:
-            vocab = set(range(self._target.config.vocab_size))
-            kept = vocab & set(decoding.allowed or vocab) - set(decoding.banned)
-            options["suppress_tokens"] = sorted(vocab - kept)
-        if decoding.min_new_tokens:
-            options["min_new_tokens"] = decoding.min_new_tokens
-        return options
 
     # --- loading ----------------------------------------------------------------------------------
 
@@ -341,18 +347,12 @@ class TransformersEngine:
             raise EngineLoadError(f"transformers cannot load the tokenizer: {exc}") from exc
 
 
-def ended(tokens: list[int], decoding: Decoding) -> tuple[int, ...]:
-    """An answer without what pads it: rows of a batch that have ended wait for the others."""
-    for i in range(decoding.min_new_tokens, len(tokens)):
-        if tokens[i] in decoding.stop:
-            # what comes after an end and is no padding is the engine's own
-            rest = tokens[i + 1 :]
-            return tuple(tokens[: i + 1] if set(rest) <= {decoding.stop[0]} else tokens)
-    return tuple(tokens)
-
-
 def create(
-    method: str = "draft-model", device: str = "cpu", dtype: str = "float32", threads: str = "1"
+    method: str = "draft-model",
+    device: str = "cpu",
+    dtype: str = "float32",
+    threads: str = "1",
+    logprobs: str = "processed",
 ) -> TransformersEngine:
     """Make the engine of one method.
 
@@ -360,7 +360,7 @@ def create(
     ----------
     method : str
         A key of `METHODS`; empty for the draft model.
-    device, dtype, threads : str
+    device, dtype, threads, logprobs : str
         As for `TransformersEngine`.
 
     Raises
@@ -368,7 +368,7 @@ def create(
     UnknownEngineError
         If there is no such method.
     """
-    return TransformersEngine(method or "draft-model", device, dtype, threads)
+    return TransformersEngine(method or "draft-model", device, dtype, threads, logprobs)
 
 
 def _need(module: str) -> Any:

@@ -10,14 +10,14 @@ Inside this package ``import vllm`` still means the library: imports are absolut
 
 from __future__ import annotations
 
-import functools
+import secrets
 import tempfile
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from conformance.adapters import vllm_extra as extra
 from conformance.adapters.vllm_library import (
     HOMEPAGE,
     is_refusal,
@@ -27,6 +27,7 @@ from conformance.adapters.vllm_library import (
     version,
 )
 from conformance.adapters.vllm_probe import widened
+from conformance.adapters.vllm_watch import Counters, Rounds, watch
 from conformance.contract import Capabilities, Completion, Draft, EngineCard, ModelPair, Request
 from conformance.decoding import Dialect
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
@@ -40,9 +41,8 @@ LOWEST_TEMPERATURE = 0.01
 # allowed tokens: the library's list of banned ones is of texts, for a tokenizer.
 CLAIMED = (
     "logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty", "banned",
-    "allowed", "stop", "min_new_tokens",
+    "allowed", "stop", "min_new_tokens", "grammar", "stop_strings",
 )  # fmt: skip
-DRAFTED, ACCEPTED = "vllm:spec_decode_num_draft_tokens", "vllm:spec_decode_num_accepted_tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +101,8 @@ class VllmEngine:
         speculative arm uninitialised memory for temperature, top_k and top_p, one fails on a
         top_k where nothing was proposed. An experiment, to see what else there is; by default
         nothing of vLLM that computes is changed.
+    logprobs : {'raw', 'processed'}
+        Its ``logprobs_mode``.
 
     Raises
     ------
@@ -125,6 +127,7 @@ class VllmEngine:
         dtype: str = "float32",
         seeds: str = "request",
         repair: str = "no",
+        logprobs: str = "raw",
     ) -> None:
         if method not in METHODS:
             raise UnknownEngineError(
@@ -133,6 +136,8 @@ class VllmEngine:
         _one_of("dtype", dtype, ("float32", "bfloat16", "float16"))
         _one_of("seeds", seeds, ("request", "none"))
         _one_of("repair", repair, ("no", "yes"))
+        _one_of("logprobs", logprobs, tuple(extra.MODES))
+        self._said = logprobs
         self._method, self._dtype = METHODS[method], dtype
         self._seeded, self._repair = seeds == "request", repair == "yes"
         self.card = EngineCard(
@@ -149,14 +154,21 @@ class VllmEngine:
             min_p=False,
             verification="token",
             processors=CLAIMED,
+            greedy_roads=("temperature-0", "top-k-1"),
+            logprobs=extra.KINDS[logprobs],
+            lengths=True,
+            ragged=True,
+            unseeded=True,
+            long=True,
         )
         self._vocab_size = 0
         self._torch: Any = None
         self._library: Any = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._options: dict[bool, dict[str, Any]] = {}  # of both arms' LLM
-        self._arms: dict[bool, Any] = {}
-        self._rounds: _Rounds | _Counters | None = None
+        # by whether they speculate, and whether they have a tokenizer, which a grammar needs
+        self._arms: dict[tuple[bool, bool], Any] = {}
+        self._rounds: dict[bool, Rounds | Counters] = {}
 
     def load(self, probe: ModelPair) -> None:
         """Load both arms.
@@ -178,9 +190,9 @@ class VllmEngine:
             speculative["model"] = self._wide(probe.draft)
         control = {
             "model": self._wide(probe.target),
-            "skip_tokenizer_init": True,
             "trust_remote_code": False,
             "generation_config": "vllm",
+            "logprobs_mode": extra.MODES[self._said],
             "enforce_eager": True,
             "dtype": self._dtype,
             "max_model_len": probe.context,
@@ -193,7 +205,7 @@ class VllmEngine:
         counting = {"speculative_config": speculative, "disable_log_stats": False}
         self._options = {False: control, True: control | counting}
         for speculate in (False, True):
-            self._arm(speculate)
+            self._arm(speculate, texts=False)
 
     def generate(self, requests: Sequence[Request]) -> list[Completion]:
         """Answer every request, in order.
@@ -207,11 +219,11 @@ class VllmEngine:
             raise EngineLoadError("generate was called before load")
         params = [self._params(r) for r in requests]
         answers: dict[int, Completion] = {}
-        for speculate in (True, False):
-            rows = [i for i, r in enumerate(requests) if r.speculate is speculate]
-            if rows:
-                done = self._run(speculate, [requests[i] for i in rows], [params[i] for i in rows])
-                answers |= zip(rows, done, strict=True)
+        kinds = [(r.speculate, extra.of_texts(r.decoding)) for r in requests]
+        for kind in sorted(set(kinds), reverse=True):
+            rows = [i for i, k in enumerate(kinds) if k == kind]
+            done = self._run(*kind, [requests[i] for i in rows], [params[i] for i in rows])
+            answers |= zip(rows, done, strict=True)
         return [answers[i] for i in range(len(requests))]
 
     def close(self) -> None:
@@ -224,11 +236,14 @@ class VllmEngine:
 
     # --- the two arms -----------------------------------------------------------------------------
 
-    def _run(self, speculate: bool, requests: list[Request], params: list[Any]) -> list[Completion]:
-        llm = self._arm(speculate)
+    def _run(
+        self, speculate: bool, texts: bool, requests: list[Request], params: list[Any]
+    ) -> list[Completion]:
+        llm = self._arm(speculate, texts)
         # seeds of requests are below 2**31, and torch's generator looks at 32 bits
-        self._torch.manual_seed(2**31 + (requests[0].seed or 0))
-        rounds = self._rounds if speculate else None
+        first = requests[0].seed
+        self._torch.manual_seed(2**31 + (secrets.randbits(31) if first is None else first))
+        rounds = self._rounds[texts] if speculate else None
         if rounds is not None:
             rounds.clear()
         try:
@@ -242,12 +257,16 @@ class VllmEngine:
                 raise NotSupportedError(f"vllm refuses {requests[0].decoding}: {exc}") from exc
             raise
         tokens = [tuple(output.outputs[0].token_ids) for output in outputs]
-        if rounds is None:
-            return [Completion(tokens=t) for t in tokens]
-        return rounds.completions([str(output.request_id) for output in outputs], tokens)
+        names = [str(output.request_id) for output in outputs]
+        plain = [Completion(tokens=t) for t in tokens]
+        done = plain if rounds is None else rounds.completions(names, tokens)
+        return [
+            replace(c, logprobs=extra.told(output.outputs[0]))
+            for c, output in zip(done, outputs, strict=True)
+        ]
 
     def _params(self, request: Request) -> Any:
-        decoding = request.decoding
+        decoding = request.decoding.taken
         if not request.prompt:
             raise NotSupportedError("vllm needs a prompt of at least one token")
         if decoding.min_p is not None:
@@ -262,8 +281,8 @@ class VllmEngine:
             seed=request.seed if self._seeded else None,
             max_tokens=request.max_new_tokens,
             ignore_eos=True,
-            detokenize=False,
             **self._processors(request),
+            **extra.asked(self._library, request, self._vocab_size),
         )
         try:
             return self._library.SamplingParams(**options)
@@ -292,88 +311,41 @@ class VllmEngine:
         assert folder is not None
         assert self._folder is not None
         try:
-            return str(widened(folder, Path(self._folder.name) / folder.name))
+            made = widened(folder, Path(self._folder.name) / folder.name)
+            extra.with_tokenizer(folder, made)
+            return str(made)
         except (OSError, ValueError) as exc:
             raise EngineLoadError(f"vllm cannot load {folder}: {exc}") from exc
 
-    def _arm(self, speculate: bool) -> Any:
+    def _arm(self, speculate: bool, texts: bool) -> Any:
         """The LLM of an arm, loaded anew if it failed."""
-        if speculate not in self._arms:
+        if (speculate, texts) not in self._arms:
+            options = self._options[speculate] | {"skip_tokenizer_init": not texts}
             try:
-                llm = self._library.LLM(**self._options[speculate])
+                llm = self._library.LLM(**options)
             except Exception as exc:  # vLLM raises many kinds, its own and others'
                 raise EngineLoadError(
                     f"vllm cannot load {self._options[speculate]['model']}: {exc}"
                 ) from exc
-            self._arms[speculate] = llm
+            self._arms[speculate, texts] = llm
             if speculate:
-                try:
-                    self._rounds = _Rounds(llm)
-                except AttributeError:  # another version keeps its scheduler elsewhere
-                    self._rounds = _Counters(llm)
-        return self._arms[speculate]
+                self._rounds[texts] = watch(llm)
+        return self._arms[speculate, texts]
 
     def _drop(self) -> None:
-        """Forget both arms: they share a state of the process, which ending one takes away."""
+        """Forget the arms: they share a state of the process, which ending one takes away."""
         for llm in self._arms.values():
             llm.llm_engine.engine_core.shutdown()
         self._arms.clear()
-        self._rounds = None
-
-
-class _Rounds:
-    """Watches the blocks of one LLM, at its scheduler and without changing them."""
-
-    def __init__(self, llm: Any) -> None:
-        self._done: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-        update = scheduler.update_from_output
-
-        @functools.wraps(update)
-        def watched(scheduled: Any, output: Any, *args: Any, **kwargs: Any) -> Any:
-            proposed = scheduled.scheduled_spec_decode_tokens
-            for request, row in output.req_id_to_index.items():
-                # a prompt that is read in several pieces yields no token until the last
-                if output.sampled_token_ids and (emitted := len(output.sampled_token_ids[row])):
-                    block = (len(proposed.get(request, ())), emitted - 1)
-                    # the scheduler's names of requests are ours and a random suffix
-                    self._done[request.partition("-")[0]].append(block)
-            return update(scheduled, output, *args, **kwargs)
-
-        scheduler.update_from_output = watched
-
-    def clear(self) -> None:
-        self._done.clear()
-
-    def completions(self, names: list[str], tokens: list[tuple[int, ...]]) -> list[Completion]:
-        return [
-            Completion(tokens=t, rounds=tuple(self._done[name]))
-            for name, t in zip(names, tokens, strict=True)
-        ]
-
-
-class _Counters:
-    """vLLM's own counters, where its blocks cannot be watched."""
-
-    def __init__(self, llm: Any) -> None:
-        self._llm = llm
-        self._before = (0, 0)
-
-    def clear(self) -> None:
-        self._before = self._now()
-
-    def completions(self, _names: list[str], tokens: list[tuple[int, ...]]) -> list[Completion]:
-        drafted, accepted = self._now()
-        counts = (drafted - self._before[0], accepted - self._before[1])
-        return [Completion(tokens=t, counts=None if i else counts) for i, t in enumerate(tokens)]
-
-    def _now(self) -> tuple[int, int]:
-        values = {m.name: m.value for m in self._llm.get_metrics() if m.name in (DRAFTED, ACCEPTED)}
-        return int(values.get(DRAFTED, 0)), int(values.get(ACCEPTED, 0))
+        self._rounds.clear()
 
 
 def create(
-    method: str = "", dtype: str = "float32", seeds: str = "request", repair: str = "no"
+    method: str = "",
+    dtype: str = "float32",
+    seeds: str = "request",
+    repair: str = "no",
+    logprobs: str = "raw",
 ) -> VllmEngine:
     """Make the engine of one method.
 
@@ -381,7 +353,7 @@ def create(
     ----------
     method : str
         A key of `METHODS`; empty for n-grams.
-    dtype, seeds, repair : str
+    dtype, seeds, repair, logprobs : str
         As of `VllmEngine`.
 
     Raises
@@ -389,7 +361,7 @@ def create(
     UnknownEngineError
         If there is no such method, or an option has no such value.
     """
-    return VllmEngine(method or "ngram", dtype, seeds, repair)
+    return VllmEngine(method or "ngram", dtype, seeds, repair, logprobs)
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -23,13 +23,15 @@ from pathlib import Path
 from typing import Any
 
 from conformance.adapters import gguf_probe
+from conformance.adapters import xllamacpp_extra as extra
 from conformance.adapters.library import need, threads_of, version_of
 from conformance.adapters.xllamacpp_methods import CACHES, METHODS, ORDERS, layers_of
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
 from conformance.decoding import Decoding, Dialect
-from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
+from conformance.errors import EngineLoadError, UnknownEngineError
 
 HOMEPAGE = "https://github.com/xorbitsai/xllamacpp"
+RANDOM_SEED = 2**32 - 1  # as the engine takes it
 SLOTS = 8  # sequences advanced together; more waiting threads wake each other at every token
 BATCH = 128  # requests of one call; so many that slots hardly ever wait for the next call
 
@@ -37,7 +39,7 @@ BATCH = 128  # requests of one call; so many that slots hardly ever wait for the
 # is no least length.
 CLAIMED = (
     "logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty", "banned",
-    "allowed", "stop",
+    "allowed", "stop", "grammar",
 )  # fmt: skip
 
 
@@ -59,11 +61,16 @@ class XllamacppEngine:
         Type of the cached keys and values.
     window : str
         How many of the last tokens penalties count; 0 for all, where the engine's default is 64.
+    logprobs : {'raw', 'processed'}
+        Which log-probabilities are asked for: before sampling, or after (post_sampling_probs).
+    spare : str
+        Places of the context that requests are to leave. An output that would fill its last place
+        ends a few tokens early if it is speculated, and only then; with one left all is well.
 
     Raises
     ------
     UnknownEngineError
-        If there is no such method, order or cache, or a number is none.
+        If there is no such method, order, cache or kind of log-probabilities, or a number is none.
 
     Notes
     -----
@@ -88,23 +95,25 @@ class XllamacppEngine:
         gpu_layers: str = "0",
         cache: str = "float32",
         window: str = "0",
+        logprobs: str = "raw",
+        spare: str = "0",
     ) -> None:
-        if method not in METHODS:
-            raise UnknownEngineError(
-                f"xllamacpp has no method {method!r}; there are {', '.join(METHODS)}"
-            )
-        if order not in ORDERS:
-            raise UnknownEngineError(
-                f"xllamacpp has no order {order!r}; there are {', '.join(ORDERS)}"
-            )
-        if not (window.isascii() and window.isdigit() and len(window) < 10):
-            raise UnknownEngineError(f"xllamacpp has no window {window!r}: a whole number, or 0")
+        for what, said, known in (
+            ("method", method, METHODS),
+            ("order", order, ORDERS),
+            ("cache", cache, CACHES),
+            ("logprobs", logprobs, extra.KINDS),
+        ):
+            if said not in known:
+                raise UnknownEngineError(
+                    f"xllamacpp has no {what} {said!r}; there are {', '.join(known)}"
+                )
+        for what, said in (("window", window), ("spare", spare)):
+            if not (said.isascii() and said.isdigit() and len(said) < 10):
+                raise UnknownEngineError(f"xllamacpp has no {what} {said!r}: a whole number, or 0")
         self._method = METHODS[method]
         self._samplers, self._window = ORDERS[order], int(window)
-        if cache not in CACHES:
-            raise UnknownEngineError(
-                f"xllamacpp has no cache {cache!r}; there are {', '.join(CACHES)}"
-            )
+        self._said = logprobs
         self._threads, self._layers = threads_of(threads), layers_of(gpu_layers)
         self._cache = f"GGML_TYPE_{CACHES[cache]}"
         self.card = EngineCard(
@@ -125,11 +134,20 @@ class XllamacppEngine:
                 repetition_over="all",
                 presence_over="all",
                 penalty_window=self._window or None,
+                grammar=extra.GRAMMAR,
             ),
             verification="token",
             precision="float32" if cache == "float32" and not self._layers else "lower",
             processes=1 if self._layers else None,
             processors=CLAIMED,
+            greedy_roads=("temperature-0", "top-k-1"),
+            typical_p=True,
+            logprobs=extra.KINDS[logprobs],
+            lengths=True,
+            ragged=True,
+            unseeded=True,
+            long=True,
+            spare=int(spare),
         )
         self._library: Any = None
         self._probe: ModelPair | None = None
@@ -161,17 +179,12 @@ class XllamacppEngine:
         Raises
         ------
         NotSupportedError
-            If a prompt is empty, or there are more stop tokens than a model can declare.
+            If `xllamacpp_extra.refuse` says so.
         """
         if self._pool is None:
             raise EngineLoadError("generate was called before load")
-        if not all(r.prompt for r in requests):
-            raise NotSupportedError("llama.cpp needs a prompt of at least one token")
         for r in requests:
-            if len(r.decoding.stop) > len(gguf_probe.ENDS):
-                raise NotSupportedError(
-                    f"a model of llama.cpp declares at most {len(gguf_probe.ENDS)} stop tokens here"
-                )
+            extra.refuse(r, self._said)
         for arm in dict.fromkeys((r.speculate, r.decoding.stop) for r in requests):
             self._start(*arm)
         began = time.perf_counter()
@@ -208,11 +221,13 @@ class XllamacppEngine:
         tokens: list[int] = []
         times: list[float] = []
         counters: list[tuple[int, int]] = []
+        told: list[float] = []
         for chunk, at in ((json.loads(text), at) for text, at in chunks):
             if "error" in chunk:
                 raise RuntimeError(f"llama.cpp answers {json.dumps(chunk['error'])}")
             new = gguf_probe.word_ids(chunk["choices"][0]["text"])
             tokens += new
+            told += extra.told(chunk["choices"][0], len(new))
             times += [at] * len(new)
             timings = chunk["timings"]
             counters += [(timings.get("draft_n", 0), timings.get("draft_n_accepted", 0))] * len(new)
@@ -222,7 +237,12 @@ class XllamacppEngine:
                 f"llama.cpp made {len(tokens)} tokens of {request.max_new_tokens} wanted"
             )
         rounds = _rounds(counters) if request.speculate else None
-        return Completion(tokens=tuple(tokens), rounds=rounds, times=times)
+        return Completion(
+            tokens=tuple(tokens),
+            rounds=rounds,
+            times=times,
+            logprobs=told if request.logprobs else None,
+        )
 
     def _ask(self, request: Request) -> str:
         """The request as JSON; whatever is not said falls back to defaults that are not neutral."""
@@ -231,10 +251,12 @@ class XllamacppEngine:
             {
                 "prompt": request.prompt,
                 "max_tokens": request.max_new_tokens,
-                "seed": 0 if request.seed is None else request.seed,
-                "samplers": ("penalties", *self._samplers),
-                **_settings(decoding),
+                # without one it takes another each time; greedy decoding needs none
+                "seed": RANDOM_SEED if request.seed is None else request.seed,
+                "samplers": extra.samplers(self._samplers),
+                **extra.settings(decoding.taken),
                 **self._processors(decoding),
+                **extra.asked(decoding, self._said, self._probe.vocab_size if self._probe else 0),
                 "stream": True,
                 "timings_per_token": True,
             }
@@ -323,6 +345,8 @@ def create(
     gpu_layers: str = "0",
     cache: str = "float32",
     window: str = "0",
+    logprobs: str = "raw",
+    spare: str = "0",
 ) -> XllamacppEngine:
     """Make the engine of one method.
 
@@ -332,7 +356,7 @@ def create(
         A key of `METHODS`; empty for the draft model.
     order : str
         A key of `ORDERS`.
-    threads, gpu_layers, cache, window : str
+    threads, gpu_layers, cache, window, logprobs, spare : str
         As for `XllamacppEngine`.
 
     Raises
@@ -340,18 +364,8 @@ def create(
     UnknownEngineError
         If an option means nothing.
     """
-    return XllamacppEngine(method or "draft-model", order, threads, gpu_layers, cache, window)
-
-
-def _settings(decoding: Decoding) -> dict[str, float]:
-    if decoding.greedy:
-        return {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
-    return {
-        "temperature": float(decoding.temperature),
-        "top_k": 0 if decoding.top_k is None else int(decoding.top_k),
-        "top_p": 1.0 if decoding.top_p is None else float(decoding.top_p),
-        "min_p": 0.0 if decoding.min_p is None else float(decoding.min_p),
-    }
+    options = (order, threads, gpu_layers, cache, window, logprobs, spare)
+    return XllamacppEngine(method or "draft-model", *options)
 
 
 def _rounds(counters: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

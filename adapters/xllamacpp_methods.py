@@ -13,8 +13,8 @@ PROPOSALS = 4
 # The order in which llama.cpp applies its samplers is part of a request. Its default has the
 # filters first; "temperature-first" is the order of transformers.
 ORDERS: dict[str, tuple[Warp, ...]] = {
-    "temperature-last": ("top_k", "top_p", "min_p", "temperature"),
-    "temperature-first": ("temperature", "top_k", "top_p", "min_p"),
+    "temperature-last": ("top_k", "typical_p", "top_p", "min_p", "temperature"),
+    "temperature-first": ("temperature", "top_k", "top_p", "min_p", "typical_p"),
 }
 
 

@@ -12,8 +12,11 @@ def repeated(speculative: Evidence, again: Evidence) -> Finding:
     """Compare the first answers with those given when the same was asked again, in batches of
     another size.
     """
-    n = min(len(again.tokens), len(speculative.tokens))
-    differ = int((speculative.tokens[:n] != again.tokens[:n]).any(axis=1).sum())
+    first = min(len(again.tokens), len(speculative.tokens))
+    seeded = speculative.seeds[:first] >= 0
+    n = int(seeded.sum())
+    other = speculative.tokens[:first] != again.tokens[:first]
+    differ = int(other.any(axis=1)[seeded].sum())
     return Finding(
         TEST,
         "same request, same seed",

@@ -14,17 +14,11 @@ import numpy as np
 from conformance import wire
 from conformance.asked import arm_seeds, evidence_path, questions, seeded_requests
 from conformance.errors import ConformanceError, EvidenceError
-from conformance.evidence import (
-    Evidence,
-    continued,
-    load_evidence,
-    read_evidence,
-    stack_counts,
-    stack_rounds,
-)
+from conformance.evidence import Evidence, continued, load_evidence, read_evidence, uneven
 from conformance.parts import Parts, failure, reason
 from conformance.plan import AGAIN, Case, RunPlan
 from conformance.pool import Outcome, Task
+from conformance.stacked import stack_counts, stack_logprobs, stack_rounds
 from conformance.tinylm import Tokens
 
 
@@ -84,8 +78,8 @@ class Arm:
     def tasks(self) -> Iterator[Task]:
         """Every chunk that has not come."""
         pair = self.case.oracle.probe.pair
-        for begin in range(self.done, len(self.requests), self.size):
-            chunk = tuple(self.requests[begin : begin + self.size])
+        for begin, end in self.work.calls(self.done, self.size):
+            chunk = tuple(self.requests[begin:end])
             yield Task((self, begin), self.case.engine, pair, chunk)
 
     def take(self, begin: int, outcome: Outcome) -> list[tuple[Tokens, Tokens]]:
@@ -154,7 +148,7 @@ class Arm:
             tokens=self._tokens(answers),
             prompt=self.work.prompt_of[begin:end],
             seeds=self.seeds[begin:end],
-            rounds=stack_rounds([a["rounds"] for a in answers]),
+            rounds=stack_rounds(self._rounds(begin, answers)),
             seconds=float(seconds.sum()),
             planned=len(self.requests),
             counts=stack_counts([a["counts"] for a in answers]),
@@ -163,13 +157,28 @@ class Arm:
             question=self.questions[begin:end],
             case=self.asked.id,
             arm=self.arm,
+            lengths=uneven(self.work.lengths[begin:end], self.work.new_tokens),
+            logprobs=stack_logprobs([a.get("logprobs") for a in answers], self.work.new_tokens),
         )
 
     def _tokens(self, answers: Sequence[wire.Json]) -> Tokens:
         # an id beyond 64 bits is no less outside the vocabulary for being clipped to them
         limit = np.iinfo(np.int64)
         tokens = [[min(max(x, limit.min), limit.max) for x in a["tokens"]] for a in answers]
-        return np.array(tokens, dtype=np.int64).reshape(-1, self.work.new_tokens)
+        width = self.work.new_tokens
+        padded = [row + row[-1:] * (width - len(row)) for row in tokens]
+        return np.array(padded, dtype=np.int64).reshape(-1, width)
+
+    def _rounds(
+        self, begin: int, answers: Sequence[wire.Json]
+    ) -> list[Sequence[Sequence[int]] | None]:
+        """What was told of blocks; of a request that does not speculate among others, no block."""
+        told = [a["rounds"] for a in answers]
+        speculates = self.work.speculates
+        if speculates is None:
+            return told
+        mine = speculates[begin : begin + len(told)]
+        return [r if s else [] for r, s in zip(told, mine, strict=True)]
 
 
 def kept_evidence(case: Case, seeds: Tokens, path: Path) -> Evidence | None:
@@ -216,6 +225,7 @@ def check_planned(
         ("seeds", found.seeds, seeds[its]),
         ("prompts", found.prompt, work.prompt_of[its]),
         ("tokens", found.tokens.shape[1], work.new_tokens),
+        ("lengths", found.asked_for, work.lengths[its]),
         ("questions", none if found.question is None else found.question, questions(case)[its]),
     ):
         if not np.array_equal(said, planned):

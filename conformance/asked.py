@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from conformance.contract import Request
+from conformance.forms import FORMS, TOGETHER
+from conformance.law import Bools
 from conformance.plan import AGAIN, Case, RunPlan
 from conformance.tinylm import Tokens
 from conformance.workload import Workload
@@ -24,7 +26,8 @@ def evidence_path(folder: Path, case: Case, arm: str) -> Path:
 
 
 def arm_seeds(plan: RunPlan, case: Case, arm: str) -> Tokens:
-    """Distinct seeds in [0, 2**31) for every request of an arm; -1 under greedy decoding. [N]
+    """Distinct seeds in [0, 2**31) for every request of an arm; -1 under greedy decoding, and for
+    those that are given none. [N]
 
     Half of them differ in one bit from the seed two requests before, which mostly has the same
     prompt: whoever loses a bit of the seed on the way answers those two alike.
@@ -33,11 +36,13 @@ def arm_seeds(plan: RunPlan, case: Case, arm: str) -> Tokens:
     n = case.workload.requests
     if case.decoding.greedy:
         return np.full(n, -1)
-    arm = SPECULATIVE if arm == AGAIN else arm
+    if arm == AGAIN:
+        arm = TOGETHER if TOGETHER in case.sampled_arms else SPECULATIVE
     key = [plan.seed, zlib.crc32(case.id.encode()), zlib.crc32(arm.encode())]
     fresh, bits = np.random.default_rng(key), np.random.default_rng([*key, 1])
     used: dict[int, None] = {}  # in the order drawn, the same first ones whatever n
     drawn: list[int] = []
+    unseeded = FORMS[case.form].uneven and case.capabilities.unseeded
     while len(drawn) < n:
         i = len(drawn)
         seed = drawn[i - 2] ^ 1 << int(bits.integers(0, 31)) if i % 4 >= 2 else None
@@ -45,11 +50,19 @@ def arm_seeds(plan: RunPlan, case: Case, arm: str) -> Tokens:
             seed = int(fresh.integers(0, 2**31))
         used[seed] = None
         drawn.append(seed)
-    return np.array(drawn, dtype=np.int64)
+    seeds = np.array(drawn, dtype=np.int64)
+    return np.where(_unseeded(n), -1, seeds) if unseeded else seeds
+
+
+def _unseeded(n: int) -> Bools:
+    """Which requests are given no seed, where that is claimed: a third, in no short period. [N]"""
+    i = np.arange(n)
+    return np.asarray((5 * i + i // 7 + i // 64) % 3 == 0)
 
 
 def questions(case: Case) -> Tokens:
-    """A digest of what every request of an arm asks: prompt, tokens wanted, decoding. [N]
+    """A digest of what every request of an arm asks: prompt, tokens wanted, decoding, and whether
+    it speculates where some of an arm do not. [N]
 
     Prompts are known by their number alone, and another seed makes others.
     """
@@ -59,12 +72,15 @@ def questions(case: Case) -> Tokens:
 
 @lru_cache(maxsize=8)
 def _questions(work: Workload, decoding: str) -> Tokens:
-    def digest(prompt: tuple[int, ...]) -> int:
-        text = json.dumps([list(map(int, prompt)), work.new_tokens, decoding])
+    @cache
+    def digest(prompt: int, tokens: int, *speculates: bool) -> int:
+        text = json.dumps([list(map(int, work.prompts[prompt])), tokens, decoding, *speculates])
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
 
-    each = [digest(prompt) for prompt in work.prompts]
-    return np.array(each, dtype=np.int64)[work.prompt_of]
+    said = [work.prompt_of.tolist(), work.lengths.tolist()]
+    if work.speculates is not None:
+        said.append(work.speculates.tolist())
+    return np.array([digest(*one) for one in zip(*said, strict=True)], dtype=np.int64)
 
 
 def arm_requests(plan: RunPlan, case: Case, arm: str) -> list[Request]:
@@ -76,13 +92,18 @@ def seeded_requests(case: Case, arm: str, seeds: Tokens) -> list[Request]:
     """Every request of an arm, with its seed. [N]"""
     work = case.workload
     assert work is not None
+    speculates = work.speculates
+    if speculates is None:
+        speculates = np.full(work.requests, arm in (SPECULATIVE, AGAIN))
     return [
         Request(
             prompt=work.prompts[p],
-            max_new_tokens=work.new_tokens,
+            max_new_tokens=length,
             decoding=case.decoding,
             seed=None if seed < 0 else int(seed),
-            speculate=arm in (SPECULATIVE, AGAIN),
+            speculate=speculate,
         )
-        for p, seed in zip(work.prompt_of, seeds, strict=True)
+        for p, length, seed, speculate in zip(
+            work.prompt_of, work.lengths.tolist(), seeds, speculates.tolist(), strict=True
+        )
     ]

@@ -70,6 +70,11 @@ def rows(matrix: Tokens, field: pa.Field) -> pa.Array:
     return lists(ints(matrix.ravel()), np.full(len(matrix), matrix.shape[1]), field)
 
 
+def real_rows(matrix: Floats, field: pa.Field) -> pa.Array:
+    """The same of numbers that need not be whole. [N, T]"""
+    return lists(floats(matrix.ravel()), np.full(len(matrix), matrix.shape[1]), field)
+
+
 # --- from columns ---------------------------------------------------------------------------------
 
 
@@ -109,6 +114,15 @@ def matrix(column: pa.ChunkedArray, width: int) -> Tokens:
         wrong = int(each[each != width][0])
         raise ValueError(f"a row has {wrong} numbers where {width} are wanted")
     made = np.array(values.to_numpy(zero_copy_only=False), dtype=np.int64)
+    return made.reshape(len(each), width)
+
+
+def real_matrix(column: pa.ChunkedArray, width: int) -> Floats:
+    """The same of numbers that need not be whole. [N, width]"""
+    each, values = lengths(column)
+    if (each != width).any():
+        raise ValueError(f"a row has another number of numbers than {width}")
+    made = np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
     return made.reshape(len(each), width)
 
 

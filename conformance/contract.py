@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
-from conformance.decoding import Decoding, Dialect
+from conformance.decoding import FILTERS, Decoding, Dialect
 
 Verification = Literal["any", "token"]
 Precision = Literal["float64", "float32", "bfloat16", "float16", "lower"]
+Logprobs = Literal["none", "raw", "processed"]
 Draft = Literal["model", "lookup", "early-exit", "other-vocabulary", "none"]
 
 
@@ -76,11 +77,37 @@ class Capabilities:
     processors : tuple of str
         What else of a decoding it supports, by the names of `Decoding`: ``"logit_bias"``,
         ``"repetition_penalty"``, ``"presence_penalty"``, ``"frequency_penalty"``, ``"banned"``,
-        ``"allowed"``, ``"stop"``, ``"min_new_tokens"``. An engine that claims ``"stop"`` answers
-        with fewer tokens than were asked for where the last of them is a stop token.
+        ``"allowed"``, ``"stop"``, ``"min_new_tokens"``, ``"grammar"``. An engine that
+        claims ``"stop"`` answers with fewer tokens than were asked for where the last of them is a
+        stop token.
     reproducible : bool
         Whether a request with the same seed is answered alike every time, whatever shares its
         batch.
+    greedy_roads : tuple of str
+        Which ways of asking for greedy decoding it has of `conformance.decoding.ROADS`; a request
+        names one in `Decoding.road`, and the engine has to take that way.
+    typical_p, epsilon_cutoff, eta_cutoff : bool
+        Further filters it supports.
+    logprobs : {'none', 'raw', 'processed'}
+        Which log-probabilities of its tokens it returns where they are asked for: none; those of
+        the softmax of the target's logits as they are (``"raw"``); or those of the law that tokens
+        are drawn from, after processors, temperature and filters, where greedy decoding has no
+        temperature and no filter (``"processed"``).
+    lengths : bool
+        Whether prompts may have any length from one token on, and outputs any number of tokens, as
+        long as both together are within `ModelPair.context`.
+    ragged : bool
+        Whether the requests of one `Engine.generate` call may differ in these lengths.
+    mixed : bool
+        Whether they may differ in `Request.speculate` as well, and advance together all the same.
+    unseeded : bool
+        Whether a request may have no seed: its random numbers are then its own, and others each
+        time. Asked of in calls whose requests differ.
+    long : bool
+        Whether it goes on beyond a thousand tokens of context.
+    spare : int
+        Places of `ModelPair.context` that prompt and output must leave, of an engine that cannot
+        fill it; 0 to 256. By default they go to its last place.
     """
 
     draft: Draft = "model"
@@ -97,6 +124,17 @@ class Capabilities:
     processes: int | None = None
     processors: tuple[str, ...] = ()
     reproducible: bool = False
+    greedy_roads: tuple[str, ...] = ()
+    typical_p: bool = False
+    epsilon_cutoff: bool = False
+    eta_cutoff: bool = False
+    logprobs: Logprobs = "none"
+    lengths: bool = False
+    ragged: bool = False
+    mixed: bool = False
+    unseeded: bool = False
+    long: bool = False
+    spare: int = 0
 
     @property
     def low_precision(self) -> bool:
@@ -108,11 +146,18 @@ class Capabilities:
         for name in decoding.processors:
             if name not in self.processors:
                 return name
+        if self.logprobs == "none" and decoding.logprobs:
+            return "logprobs"
+        return self._refuses_law(decoding)
+
+    def _refuses_law(self, decoding: Decoding) -> str | None:
         if decoding.greedy:
+            if decoding.road and decoding.road not in self.greedy_roads:
+                return f"the road {decoding.road} to greedy decoding"
             return None if self.greedy else "greedy"
         if not self.sampling:
             return "sampling"
-        for name in ("top_k", "top_p", "min_p"):
+        for name in FILTERS:
             if getattr(decoding, name) is not None and not getattr(self, name):
                 return name
         return None
@@ -159,7 +204,8 @@ class Request:
         The configuration to sample with.
     seed : int or None
         Distinct for every request of an arm, in [0, 2**31); those of other arms and cases are
-        drawn apart from them, so that a few may be the same. None for greedy decoding.
+        drawn apart from them, so that a few may be the same. None for greedy decoding, and for some
+        requests where `Capabilities.unseeded` is claimed.
     speculate : bool
         False asks for the control arm: the same engine with speculation off.
     times : bool
@@ -172,6 +218,11 @@ class Request:
     seed: int | None = None
     speculate: bool = True
     times: bool = False
+
+    @property
+    def logprobs(self) -> bool:
+        """Whether `Completion.logprobs` is wanted."""
+        return self.decoding.logprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +246,9 @@ class Completion:
     times : sequence of float or None
         When each token was there, in seconds since the call of `Engine.generate` began; read only
         where `Request.times` asks for it. Tokens of one block come at the same moment.
+    logprobs : sequence of float or None
+        The log-probability of each token, in nats, as `Capabilities.logprobs` says; read only where
+        `Request.logprobs` asks for it, and then to be there.
     """
 
     tokens: Sequence[int]
@@ -202,6 +256,7 @@ class Completion:
     rounds: Sequence[tuple[int, int]] | None = None
     counts: tuple[int, int] | None = None
     times: Sequence[float] | None = None
+    logprobs: Sequence[float] | None = None
 
 
 @runtime_checkable

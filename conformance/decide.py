@@ -6,6 +6,7 @@ import math
 import traceback
 from dataclasses import replace
 
+from conformance import far
 from conformance.acceptance import acceptance
 from conformance.again import TEST as REPRODUCIBILITY
 from conformance.again import repeated
@@ -14,13 +15,17 @@ from conformance.compare import compare_arms
 from conformance.diagnosis import diagnose
 from conformance.errors import ConformanceError, NotSupportedError
 from conformance.evidence import Evidence, speculation_seen
+from conformance.forms import FORMS, LONG, PLAIN, TOGETHER, TWIN
 from conformance.gather import Gathered
 from conformance.greedy import GreedyJudge, compare_greedy
 from conformance.judge import ArmJudge
+from conformance.logprobs import added, judge_logprobs
 from conformance.pictures import first_token_bars, pit_histograms, trajectory
 from conformance.plan import ACCEPTED, AGAIN, ROUNDING, Case, RunPlan
-from conformance.precision import beyond_rounding, note, with_measured_noise
+from conformance.precision import beyond_rounding, note, strays, with_measured_noise
 from conformance.result import ArmFacts, CaseResult
+from conformance.uneven import apart, missing
+from conformance.uneven import finding as unevenness
 from conformance.verdict import CaseVerdict, Finding, Speculation, Verdict
 
 # Fewer accepted or rejected proposals than this and a pass would say little about either.
@@ -65,34 +70,41 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     complete = not gathered.stopped
     if complete and any(len(e.tokens) != e.planned for e in gathered.arms.values()):
         raise RuntimeError("requests were planned and have no answer")
-    arms = dict(gathered.arms)
-    again = arms.pop(AGAIN, None)
+    again = gathered.arms.get(AGAIN)
+    asked = gathered.arms[TOGETHER if TOGETHER in gathered.arms else "speculative"]
+    arms = apart(case, {arm: e for arm, e in gathered.arms.items() if arm != AGAIN})
     case = with_measured_noise(case, arms.pop(ROUNDING, arms.get("control")))
     gathered = replace(gathered, case=case, arms=arms)
     seen = speculation_seen(gathered.arms["speculative"])
+    uneven = FORMS[case.form].uneven and complete
+    shown = [unevenness(case, asked)] if uneven else []
+    lacking = missing(case, asked) if uneven else ""
     if case.decoding.greedy:
-        return _decide_greedy(plan, gathered, seen)
+        return _decide_greedy(plan, gathered, seen, shown, lacking)
     judges = {arm: ArmJudge(plan, case, arm, e, complete) for arm, e in gathered.arms.items()}
-    findings = [f for judge in judges.values() for f in judge.findings()]
+    findings = shown + [f for judge in judges.values() for f in judge.findings()]
     if "control" in judges:
         findings.append(compare_arms(judges["speculative"], judges["control"]))
     if again is not None:
-        findings.append(repeated(arms["speculative"], again))
+        findings.append(repeated(asked, again))
     spec = judges["speculative"]
-    verdict = verdict_of(plan, case, findings, seen, bool(spec.tree.outside))
+    verdict = verdict_of(plan, case, findings, seen, bool(spec.tree.outside), lacking)
     if gathered.stopped and verdict.verdict is not Verdict.NOT_EXACT:
         raise RuntimeError("sampling was stopped early, but judging finds no reason for it")
     answers, cause = gathered.arms["speculative"], None
     if verdict.verdict is Verdict.NOT_EXACT:
         # a fault of seeds alone leaves the law as it is
+        # ... and the catalogue is tried on requests that are alike
         look = explain and any(f.rejected and f.test != REPRODUCIBILITY for f in findings)
+        look &= case.form == PLAIN
         cause, told = cause_of(lambda: diagnose(spec, answers)) if look else (None, "")
         parts = (size_of(findings), told, verdict.why, _early(gathered) if gathered.stopped else "")
         verdict = replace(verdict, why=" ".join(part for part in parts if part))
+    said, by_them = judge_logprobs(plan, case, arms)
     return CaseResult(
         case,
-        verdict,
-        findings=tuple(findings),
+        added(verdict, by_them),
+        findings=(*findings, *said),
         speculation=seen,
         arms=tuple(_facts(judges[arm], e) for arm, e in gathered.arms.items()),
         bars=first_token_bars(spec),
@@ -103,21 +115,24 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     )
 
 
-def _decide_greedy(plan: RunPlan, gathered: Gathered, seen: Speculation) -> CaseResult:
+def _decide_greedy(
+    plan: RunPlan, gathered: Gathered, seen: Speculation, shown: list[Finding], lacking: str
+) -> CaseResult:
     case = gathered.case
     judges = {arm: GreedyJudge(plan, case, arm, e) for arm, e in gathered.arms.items()}
-    findings = [f for judge in judges.values() for f in judge.findings()]
+    findings = shown + [f for judge in judges.values() for f in judge.findings()]
     if "control" in judges:
         findings.append(compare_greedy(judges["speculative"], judges["control"]))
     outside = bool(judges["speculative"].tree.outside)
-    verdict = verdict_of(plan, case, findings, seen, outside)
+    verdict = verdict_of(plan, case, findings, seen, outside, lacking)
     if verdict.verdict is Verdict.NOT_EXACT:
         parts = (size_of(findings), verdict.why)
         verdict = replace(verdict, why=" ".join(part for part in parts if part))
+    said, by_them = judge_logprobs(plan, case, gathered.arms)
     return CaseResult(
         case,
-        verdict,
-        findings=tuple(findings),
+        added(verdict, by_them),
+        findings=(*findings, *said),
         speculation=seen,
         arms=tuple(_facts(judges[arm], e) for arm, e in gathered.arms.items()),
     )
@@ -134,7 +149,8 @@ def _early(gathered: Gathered) -> str:
 def _failed(case: Case, gathered: Gathered) -> CaseResult:
     error = gathered.error
     assert error is not None
-    answered = sum(len(e.tokens) for e in gathered.arms.values())
+    found = apart(case, gathered.arms)
+    answered = sum(len(e.tokens) for e in found.values())
     if not isinstance(error, NotSupportedError):
         verdict, why = Verdict.ERROR, _sentence(error)
     elif answered == 0:
@@ -143,8 +159,8 @@ def _failed(case: Case, gathered: Gathered) -> CaseResult:
         verdict = Verdict.ERROR
         why = f"the engine refused some requests after answering {answered:,} of the case: {error}"
     arms = tuple(  # what else was sampled beside them is in no report
-        ArmFacts(arm, len(e.tokens), e.planned, int(e.tokens.size), 0, e.seconds, e.sha256)
-        for arm, e in gathered.arms.items()
+        ArmFacts(arm, len(e.tokens), e.planned, int(e.asked_for.sum()), 0, e.seconds, e.sha256)
+        for arm, e in found.items()
         if arm in case.arms
     )
     detail = gathered.detail or str(error)
@@ -165,6 +181,7 @@ def verdict_of(
     findings: list[Finding],
     seen: Speculation,
     outside: bool = False,
+    lacking: str = "",
 ) -> CaseVerdict:
     """Apply the rules, in this order.
 
@@ -172,10 +189,12 @@ def verdict_of(
     that only their comparison shows. If plain sampling departs from the law
     too, the declared dialect is wrong and the two arms are compared with each other instead; but
     no dialect explains ids `outside` the vocabulary in the speculative arm.
-    Without a rejection, EXACT still needs speculation to have been seen and the certificate to
-    reach what the profile states.
+    Without a rejection, EXACT still needs speculation to have been seen, nothing to be `lacking`
+    that the case is about, and the certificate to reach what the profile states.
     """
     rejected = [f for f in findings if f.rejected]
+    if not outside and (few := strays(case, findings)):
+        return CaseVerdict(Verdict.INCONCLUSIVE, few)
     if case.capabilities.low_precision and not outside:
         rejected, visible = beyond_rounding(findings, plan.level)
         if visible and not rejected:
@@ -187,6 +206,10 @@ def verdict_of(
             )
     if rejected:
         return _departed(case, rejected, outside)
+    if lacking:
+        return CaseVerdict(
+            Verdict.INCONCLUSIVE, f"no test rejected, but these were never seen: {lacking}"
+        )
     return _not_rejected(plan, case, findings, seen)
 
 
@@ -229,7 +252,8 @@ def _not_rejected(
             "no test rejected, but the engine reported neither rounds nor counts, so nothing shows "
             "that speculation happened; return Completion.rounds",
         )
-    rarer = min(seen.accepted, seen.rejected)
+    # of a twin every proposal may be accepted, and by the usual rule is
+    rarer = seen.accepted if case.form == TWIN else min(seen.accepted, seen.rejected)
     if rarer < SEEN_AT_LEAST:
         assert case.workload is not None
         needed = math.ceil(case.workload.requests * AIMED_AT / rarer) if rarer else None
@@ -269,6 +293,9 @@ def _passed(plan: RunPlan, case: Case, findings: list[Finding]) -> CaseVerdict:
         else ("chi-square", "output index 0")
     )
     first = _certificate(findings, *decisive)
+    if case.form == LONG:
+        shown = [_certificate(findings, "PIT by p", region) for region in far.names()]
+        first = None if None in shown else max(s for s in shown if s is not None)
     wanted = plan.profile.greedy_rate if case.decoding.greedy else plan.profile.delta
     if first is None or first > wanted:
         got = "nothing" if first is None else f"{first:.3g}"
@@ -323,6 +350,11 @@ def certificate_lines(case: Case, findings: list[Finding]) -> tuple[str, ...]:
         lines.append(
             f"likely tokens gaining or losing a share of {shift:.3f} or more, over all positions"
         )
+    lines += [
+        f"{scope}: likely tokens gaining or losing a share of {got:.3f} or more"
+        for scope in far.names()
+        if (got := _certificate(findings, "PIT by p", scope)) is not None
+    ]
     return tuple(lines)
 
 
@@ -395,7 +427,7 @@ def _facts(judge: ArmJudge | GreedyJudge, evidence: Evidence) -> ArmFacts:
         arm=judge.arm,
         requests=len(evidence.tokens),
         planned=evidence.planned,
-        tokens=int(evidence.tokens.size),
+        tokens=int(evidence.asked_for.sum()),
         set_aside=judge.set_aside,
         seconds=evidence.seconds,
         sha256=evidence.sha256,

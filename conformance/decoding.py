@@ -11,18 +11,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
 
+from conformance.dialect import FILTERS, FIRST_WARPS, WARPS, Dialect, Warp
+from conformance.ends import check_strings
 from conformance.errors import InvalidDecodingError
+from conformance.grammar import check as check_grammar
 
-Warp = Literal["temperature", "top_k", "top_p", "min_p"]
-WARPS: tuple[Warp, ...] = ("temperature", "top_k", "top_p", "min_p")
+__all__ = [
+    "DEFAULT_DECODINGS", "FILTERS", "FIRST_WARPS", "PROCESSORS", "ROADS", "WARPS", "Decoding",
+    "Dialect", "Warp", "parse_decodings",
+]  # fmt: skip
+
 # What changes the logits before they are warped, in this order, and what ends the output.
 PROCESSORS = (
     "logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty",
-    "banned", "allowed", "min_new_tokens", "stop",
+    "banned", "allowed", "min_new_tokens", "stop", "grammar", "stop_strings",
 )  # fmt: skip
+# Ways to ask for the argmax, as interfaces have them; the decoding is the same.
+ROADS = ("temperature-0", "temperature-unset", "top-k-1", "do-sample-false")
 LARGEST_ID = 2**31
 LARGEST_PENALTY = 100.0
 
@@ -34,7 +41,7 @@ class Decoding:
     Parameters
     ----------
     greedy : bool
-        Take the argmax of the logits; excludes temperature, top_k, top_p and min_p.
+        Take the argmax of the logits; excludes temperature and every filter.
     temperature : float
         Divides the logits; > 0.
     top_k : int or None
@@ -58,6 +65,25 @@ class Decoding:
         Tokens that end the output, and are its last: end-of-sequence and stop token ids.
     min_new_tokens : int
         No `stop` token among so many first tokens.
+    road : str
+        How greedy decoding is asked for, one of `ROADS`: a temperature of 0; nothing said of
+        sampling at all, where an engine then takes the argmax; sampling at temperature 1 among
+        the one likeliest token; a switch that turns sampling off. Empty for the engine's own way.
+    typical_p : float or None
+        Keep the smallest set of tokens whose mass reaches ``typical_p``, those first whose
+        surprisal is nearest to the entropy (Meister et al. 2022); in (0, 1].
+    epsilon_cutoff, eta_cutoff : float or None
+        Drop tokens less likely than epsilon, or than the smaller of eta and sqrt(eta) exp(-entropy)
+        (Hewitt et al. 2022), but never the likeliest; in (0, 1).
+    grammar : str
+        A regular language of token ids that outputs must begin a sentence of, as
+        `conformance.grammar` reads it; a `stop` token may come where a sentence may end. Empty for
+        none.
+    logprobs : bool
+        Whether the log-probability of every token is wanted as well. It changes no law.
+    stop_strings : tuple of str
+        Texts that end the output at the token that completes them, and which is its last: words of
+        a probe, with a space between; see `conformance.ends`.
 
     Raises
     ------
@@ -89,13 +115,25 @@ class Decoding:
     allowed: tuple[int, ...] = ()
     min_new_tokens: int = 0
     stop: tuple[int, ...] = ()
+    road: str = ""
+    typical_p: float | None = None
+    epsilon_cutoff: float | None = None
+    eta_cutoff: float | None = None
+    grammar: str = ""
+    logprobs: bool = False
+    stop_strings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        filters = (self.top_k, self.top_p, self.min_p)
+        filters = (getattr(self, name) for name in FILTERS)
         if self.greedy and (self.temperature != 1.0 or any(f is not None for f in filters)):
             raise InvalidDecodingError(
-                "greedy decoding takes the argmax and cannot be combined with temperature, top_k, "
-                "top_p or min_p; ask for one or the other"
+                f"greedy decoding takes the argmax and cannot be combined with {', '.join(WARPS)}; "
+                "ask for one or the other"
+            )
+        if self.road and not (self.greedy and self.road in ROADS):
+            raise InvalidDecodingError(
+                f"a road is a way to ask for greedy decoding, one of {', '.join(ROADS)}, not "
+                f"{self.road!r:.60}{'' if self.greedy else ' of a sampled one'}"
             )
         if not math.isfinite(self.temperature) or self.temperature < 0:
             raise InvalidDecodingError(
@@ -113,6 +151,12 @@ class Decoding:
             raise InvalidDecodingError(f"top_p must be in (0, 1], not {self.top_p!r}")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
             raise InvalidDecodingError(f"min_p must be in [0, 1], not {self.min_p!r}")
+        if self.typical_p is not None and not 0 < self.typical_p <= 1:
+            raise InvalidDecodingError(f"typical_p must be in (0, 1], not {self.typical_p!r}")
+        for name in ("epsilon_cutoff", "eta_cutoff"):
+            cutoff = getattr(self, name)
+            if cutoff is not None and not 0 < cutoff < 1:
+                raise InvalidDecodingError(f"{name} must be in (0, 1), not {cutoff!r}")
         self._check_processors()
 
     def _check_processors(self) -> None:
@@ -145,10 +189,20 @@ class Decoding:
             raise InvalidDecodingError(f"min_new_tokens must be >= 0, not {self.min_new_tokens!r}")
         if self.min_new_tokens and not self.stop:
             raise InvalidDecodingError("min_new_tokens needs stop tokens to hold back")
+        if wrong := check_strings(self.stop_strings):
+            raise InvalidDecodingError(wrong)
+        if self.grammar:
+            if self.banned or self.allowed or self.min_new_tokens:
+                raise InvalidDecodingError(
+                    "banned, allowed and min_new_tokens are not combined with a grammar, which "
+                    "says by itself what may come where"
+                )
+            check_grammar(self.grammar, self.stop)
 
     @classmethod
     def parse(cls, text: str) -> Decoding:
-        """Read ``key=value,...``, the form that `str` prints; ``greedy`` is a word by itself.
+        """Read ``key=value,...``, the form that `str` prints; ``greedy`` and ``logprobs`` are words
+        by themselves.
 
         Token ids are separated by semicolons, ``stop=3;7``; a bias follows its id and a colon,
         ``logit_bias=3:2.5;7:-1``.
@@ -166,39 +220,62 @@ class Decoding:
         values: dict[str, object] = {}
         for word in words:
             key, sep, raw = (part.strip() for part in word.partition("="))
-            if (word == "greedy") if not sep else (key in _READ):
+            if (word in WORDS) if not sep else (key in _READ):
                 if key in values:
                     raise InvalidDecodingError(f"{key} is given twice in decoding {text!r}")
                 values[key] = True if not sep else _read(key, raw)
                 continue
             raise InvalidDecodingError(
                 f"cannot read {word!r} in decoding {text!r}; known keys: {', '.join(_READ)}, "
-                "each written key=value, or the single word 'greedy'"
+                f"each written key=value, or the words {' and '.join(WORDS)} by themselves"
             )
         return cls(**values)  # type: ignore[arg-type]  # keys and types were checked above
 
     def __str__(self) -> str:
         parts = ["greedy" if self.greedy else f"temperature={_shortest(self.temperature)}"]
-        for name in ("top_k", "top_p", "min_p", *PROCESSORS):
+        parts += [f"road={self.road}"] if self.road else []
+        for name in (*FILTERS, *PROCESSORS):
             value = getattr(self, name)
             # a penalty of 0 was asked for; no tokens, and no least number of them, were not
-            if value is not None and value != () and (name, value) != ("min_new_tokens", 0):
+            if value not in (None, (), "") and (name, value) != ("min_new_tokens", 0):
                 parts.append(f"{name}={_written(value)}")
+        parts += ["logprobs"] if self.logprobs else []
         return ",".join(parts)
 
     @property
     def processors(self) -> tuple[str, ...]:
         """What it does to the logits before they are warped, and what ends the output, by name."""
-        return tuple(name for name in PROCESSORS if getattr(self, name) not in (None, (), 0))
+        return tuple(name for name in PROCESSORS if getattr(self, name) not in (None, (), 0, ""))
+
+    @property
+    def taken(self) -> Decoding:
+        """What an engine is asked by this road: sampling, where that is the road's way."""
+        if self.road == "top-k-1":
+            return replace(self, greedy=False, road="", top_k=1)
+        return replace(self, road="") if self.road else self
+
+    @property
+    def unfiltered(self) -> Decoding:
+        """The same without its filters."""
+        return replace(
+            self, top_k=None, top_p=None, min_p=None, typical_p=None, epsilon_cutoff=None,
+            eta_cutoff=None,
+        )  # fmt: skip
 
     @property
     def truncates(self) -> bool:
         """Whether a filter can set a token's probability to zero."""
-        return not self.greedy and any(f is not None for f in (self.top_k, self.top_p, self.min_p))
+        return not self.greedy and any(getattr(self, name) is not None for name in FILTERS)
 
 
 def _is_id(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_ID
+
+
+def _text(raw: str) -> str:
+    if not raw:
+        raise ValueError("nothing")
+    return raw
 
 
 def _ids(raw: str) -> tuple[int, ...]:
@@ -210,12 +287,16 @@ def _biases(raw: str) -> tuple[tuple[int, float], ...]:
     return tuple((int(token), float(bias)) for token, _, bias in pairs)
 
 
+WORDS = ("greedy", "logprobs")
 # How each key is read, and what to call what it takes.
 _READ: dict[str, tuple[Callable[[str], object], str]] = {
     "temperature": (float, "a number"),
     "top_k": (int, "a whole number"),
     "top_p": (float, "a number"),
     "min_p": (float, "a number"),
+    "typical_p": (float, "a number"),
+    "epsilon_cutoff": (float, "a number"),
+    "eta_cutoff": (float, "a number"),
     "logit_bias": (_biases, "token ids with biases, as in 3:2.5;7:-1"),
     "repetition_penalty": (float, "a number"),
     "presence_penalty": (float, "a number"),
@@ -224,6 +305,9 @@ _READ: dict[str, tuple[Callable[[str], object], str]] = {
     "allowed": (_ids, "token ids, as in 3;7"),
     "min_new_tokens": (int, "a whole number"),
     "stop": (_ids, "token ids, as in 3;7"),
+    "road": (str, "a way to ask for greedy decoding"),
+    "stop_strings": (lambda raw: tuple(raw.split(";")), "words, as in w7;w23 w5"),
+    "grammar": (_text, "a grammar over token ids, as in (1|2)(3 4)*"),
 }
 
 
@@ -236,6 +320,8 @@ def _read(key: str, raw: str) -> object:
 
 
 def _written(value: object) -> str:
+    if isinstance(value, str):
+        return value
     if isinstance(value, tuple):
         return ";".join(
             f"{v[0]}:{_shortest(v[1])}" if isinstance(v, tuple) else str(v) for v in value
@@ -247,56 +333,6 @@ def _written(value: object) -> str:
 def _shortest(value: float) -> str:
     """The shortest text that reads back as the same number; whole numbers without a point."""
     return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(float(value))
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """How an engine applies a decoding where engines legitimately differ.
-
-    Parameters
-    ----------
-    order : tuple of str
-        The order in which the warps are applied.
-    top_p_crossing : {'keep', 'drop'}
-        Whether the token whose mass crosses ``top_p`` is kept. The most likely token always is.
-    top_k_ties : {'keep', 'lowest-id'}
-        Whether every logit equal to the k-th largest is kept, or exactly k tokens, ties going to
-        the lower token id.
-    repetition_over, presence_over : {'all', 'output'}
-        Whether the repetition penalty, and the presence and frequency penalties, count the tokens
-        of the prompt too.
-    penalty_window : int or None
-        How many of the last of those tokens are counted; None for all.
-
-    Examples
-    --------
-    >>> Dialect(order=("top_k", "top_p", "min_p", "temperature")).order[-1]
-    'temperature'
-    """
-
-    order: tuple[Warp, ...] = WARPS
-    top_p_crossing: Literal["keep", "drop"] = "keep"
-    top_k_ties: Literal["keep", "lowest-id"] = "keep"
-    repetition_over: Literal["all", "output"] = "all"
-    presence_over: Literal["all", "output"] = "output"
-    penalty_window: int | None = None
-
-    def __post_init__(self) -> None:
-        if sorted(self.order) != sorted(WARPS):
-            raise InvalidDecodingError(
-                f"a dialect orders each of {', '.join(WARPS)} exactly once, not {self.order!r}"
-            )
-        if self.top_p_crossing not in ("keep", "drop"):
-            raise InvalidDecodingError("top_p_crossing must be 'keep' or 'drop'")
-        if self.top_k_ties not in ("keep", "lowest-id"):
-            raise InvalidDecodingError("top_k_ties must be 'keep' or 'lowest-id'")
-        if not {self.repetition_over, self.presence_over} <= {"all", "output"}:
-            raise InvalidDecodingError(
-                "repetition_over and presence_over must be 'all' or 'output'"
-            )
-        window = self.penalty_window
-        if window is not None and (type(window) is not int or window < 1):
-            raise InvalidDecodingError(f"penalty_window must be >= 1 or None, not {window!r}")
 
 
 DEFAULT_DECODINGS: tuple[Decoding, ...] = (

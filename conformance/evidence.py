@@ -26,6 +26,7 @@ LONGEST_BLOCK = 16
 PAIR = pa.struct([columns.whole("drafted"), columns.whole("accepted")])
 TOKENS = columns.listed("tokens")
 ROUNDS = columns.listed("rounds", PAIR, nullable=True)
+LOGPROBS = columns.listed("logprobs", columns.FLOAT)
 SHAPE = Shape(
     "engine",
     pa.schema(
@@ -43,6 +44,7 @@ SHAPE = Shape(
             columns.real("seconds"),
         ]
     ),
+    pa.schema([LOGPROBS]),
 )
 
 
@@ -77,6 +79,12 @@ class Evidence:
         `conformance.gather.questions` makes it. None where it was not kept.
     case, arm : str
         Whose it is, as its file says.
+    lengths : (N,) int64 or None
+        How many tokens each request asked for; an answer goes on with its last token, to T. None
+        where all asked for T.
+    logprobs : (N, T) float64 or None
+        Log-probabilities of the tokens, as the engine returned them; NaN where it returned none
+        for a request. None where none were returned at all.
     """
 
     tokens: Tokens
@@ -91,6 +99,14 @@ class Evidence:
     question: Tokens | None = None
     case: str = ""
     arm: str = ""
+    logprobs: Floats | None = None
+    lengths: Tokens | None = None
+
+    @property
+    def asked_for(self) -> Tokens:
+        """How many tokens each request asked for. [N]"""
+        n, width = self.tokens.shape
+        return np.full(n, width) if self.lengths is None else self.lengths
 
     @property
     def sha256(self) -> str:
@@ -107,6 +123,12 @@ class Evidence:
             digest.update(np.ascontiguousarray(block, dtype="<i8").tobytes())
         told = (*(a is not None for a in (rounds, counts, question)), self.planned)
         digest.update(str(told).encode())
+        if self.lengths is not None and n:
+            digest.update(np.ascontiguousarray(self.lengths, dtype="<i8").tobytes())
+        if self.logprobs is not None and n:  # a column that evidence once did not have
+            # one NaN is like another
+            plain = np.where(np.isnan(self.logprobs), np.nan, self.logprobs)
+            digest.update(np.ascontiguousarray(plain, dtype="<f8").tobytes())
         return digest.hexdigest()
 
     def save(self, path: Path, begin: int = 0, more: Mapping[str, Any] | None = None) -> None:
@@ -134,7 +156,8 @@ class Evidence:
             "width": self.tokens.shape[1],
             "sha256": self.sha256,
         }
-        write_table(path, SHAPE, [_columns(self, begin)], meta | dict(more or {}))
+        told = self.logprobs is not None
+        write_table(path, SHAPE, [_columns(self, begin)], meta | dict(more or {}), extra=told)
 
 
 def load_evidence(path: Path, most: int | None = None, begin: int = 0) -> Evidence:
@@ -175,11 +198,12 @@ def _columns(e: Evidence, begin: int) -> list[pa.Array]:
         columns.ints(question, nothing if e.question is None else None),
         columns.ints(e.seeds, e.seeds == -1),
         columns.rows(e.tokens, TOKENS),
-        columns.ints(np.full(n, e.tokens.shape[1])),
+        columns.ints(e.asked_for),
         _round_column(e),
         *(columns.ints(counts[:, i], nothing if e.counts is None else None) for i in (0, 1)),
         columns.ints(batch),
         columns.floats(seconds),
+        *([] if e.logprobs is None else [columns.real_rows(e.logprobs, LOGPROBS)]),
     ]
 
 
@@ -201,8 +225,8 @@ def _made(table: pa.Table, meta: Meta, begin: int) -> Evidence:
     if planned < begin + n:
         raise ValueError(f"it has {begin + n:,} requests of {planned:,} planned")
     tokens = columns.matrix(table["tokens"], width)
-    if (columns.numbers(table["length"]) != width).any():
-        raise ValueError("a length is not that of the tokens")
+    lengths = columns.numbers(table["length"])
+    check_lengths(tokens, lengths)
     prompt, seeds = columns.numbers(table["prompt"]), columns.numbers(table["seed"], missing=-1)
     if min(prompt.min(initial=0), seeds.min(initial=-1) + 1) < 0:
         raise ValueError("a prompt, or a seed, is negative")
@@ -221,6 +245,10 @@ def _made(table: pa.Table, meta: Meta, begin: int) -> Evidence:
         question=columns.all_or_none(table["question"]),
         case=columns.words(meta, "case"),
         arm=columns.words(meta, "arm"),
+        lengths=uneven(lengths, width),
+        logprobs=columns.real_matrix(table["logprobs"], width)
+        if "logprobs" in table.column_names and n
+        else None,
     )
     if made.sha256 != meta.get("sha256"):
         raise ValueError("it is not what was written: its checksum is another")
@@ -238,6 +266,21 @@ def _rounds(column: pa.ChunkedArray) -> Tokens | None:
 
 def _pair(fields: Sequence[pa.Array]) -> list[Tokens]:
     return [np.array(f.to_numpy(zero_copy_only=False), dtype=np.int64) for f in fields]
+
+
+def check_lengths(tokens: Tokens, lengths: Tokens) -> None:
+    """Refuse lengths that cannot be, and tokens beyond them that are no padding. [N, T], [N]"""
+    n, width = tokens.shape
+    if n and not ((lengths >= 1) & (lengths <= width)).all():
+        raise ValueError("a length is not that of the tokens")
+    beyond = np.arange(width) >= lengths[:, None]
+    if (tokens != tokens[np.arange(n), lengths - 1][:, None])[beyond].any():
+        raise ValueError("an answer is longer than its length")
+
+
+def uneven(lengths: Tokens, width: int) -> Tokens | None:
+    """Lengths as `Evidence` has them."""
+    return None if (lengths == width).all() else lengths
 
 
 # --- parts of evidence ----------------------------------------------------------------------------
@@ -274,11 +317,21 @@ def continued(first: Evidence, then: Evidence) -> Evidence:
     question = None
     if first.question is not None and then.question is not None:
         question = np.concatenate([first.question, then.question])
+    logprobs = None
+    if first.logprobs is not None or then.logprobs is not None:
+        logprobs = np.concatenate(
+            [
+                np.full(e.tokens.shape, np.nan) if e.logprobs is None else e.logprobs
+                for e in (first, then)
+            ]
+        )
     batch, seconds = (
         np.concatenate(both) for both in zip(_batches(first), _batches(then), strict=True)
     )
     return replace(
         then,
+        logprobs=logprobs,
+        lengths=uneven(np.concatenate([first.asked_for, then.asked_for]), first.tokens.shape[1]),
         tokens=np.concatenate([first.tokens, then.tokens]),
         prompt=np.concatenate([first.prompt, then.prompt]),
         seeds=np.concatenate([first.seeds, then.seeds]),
@@ -306,6 +359,8 @@ def selected(evidence: Evidence, keep: Bools) -> Evidence:
         rounds=rounds,
         counts=None if evidence.counts is None else evidence.counts[keep],
         question=None if evidence.question is None else evidence.question[keep],
+        logprobs=None if evidence.logprobs is None else evidence.logprobs[keep],
+        lengths=uneven(evidence.asked_for[keep], evidence.tokens.shape[1]),
     )
     if evidence.batch is None or evidence.batch_seconds is None:
         return some
@@ -347,18 +402,3 @@ def _counted(evidence: Evidence) -> Speculation:
         accepted=accepted,
         rejected=(drafted - accepted) // max(1, min(evidence.tokens.shape[1], LONGEST_BLOCK)),
     )
-
-
-def stack_counts(counts: Sequence[Sequence[int] | None]) -> Tokens | None:
-    """Counts of N requests as one array; None if no request came with any. [N, 2]"""
-    if all(c is None for c in counts):
-        return None
-    return np.array([c or (0, 0) for c in counts], dtype=np.int64).reshape(-1, 2)
-
-
-def stack_rounds(rounds: Sequence[Sequence[Sequence[int]] | None]) -> Tokens | None:
-    """Rounds of N requests as one array; None if any request came without."""
-    if any(r is None for r in rounds):
-        return None
-    rows = [(i, d, a) for i, pairs in enumerate(rounds) for d, a in pairs or ()]
-    return np.array(rows, dtype=np.int64).reshape(-1, 3)

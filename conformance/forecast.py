@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from conformance.forms import LONG
 from conformance.oracle import Oracle
 from conformance.plan import Case, RunPlan, first_table
 from conformance.reference import draw
@@ -30,14 +31,19 @@ def forecast(case: Case, plan: RunPlan) -> Forecast:
     work, power = case.workload, plan.profile.power
     if case.decoding.greedy:
         share = share_before_end(case.oracle, work.requests, plan.seed)
+        if case.oracle.probe.recipe.tied:
+            share *= _untied(case.oracle, work)
         tokens = int(share * work.requests * work.new_tokens)
         return Forecast(None, None, None, certificate.zero_events_rate(power, tokens))
+    tokens = int(work.lengths.sum())
+    if case.form == LONG:
+        return Forecast(None, certificate.ks_distance(plan.level, power, tokens), None, None)
     prompts = work.repeated_prompts
     laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64))
     each = int(np.bincount(work.prompt_of)[: len(prompts)].min())
     df, judged = first_table(laws.probs, each)
     law, draft, share = _typical_laws(case.oracle, work)
-    tokens = int(share * work.requests * work.new_tokens)
+    tokens = int(share * tokens)
     times = np.full(len(law), tokens / len(law))
     return Forecast(
         first_token_tv=certificate.chi_square_tv(plan.level, power, df, judged),
@@ -45,6 +51,17 @@ def forecast(case: Case, plan: RunPlan) -> Forecast:
         leak=None if draft is None else detectable(times, law, draft, plan.level, power),
         greedy_rate=None,
     )
+
+
+def _untied(oracle: Oracle, work: Workload) -> float:
+    """Share of greedy tokens at prefixes where one alone can be the argmax."""
+    tokens = np.zeros((work.requests, 0), dtype=np.int64)
+    tied = []
+    for _ in range(work.new_tokens):
+        laws = oracle.target_laws(work.prompt_array[work.prompt_of], tokens)
+        tied.append(laws.ambiguous.mean())
+        tokens = np.concatenate([tokens, laws.probs.argmax(axis=1)[:, None]], axis=1)
+    return 1 - float(np.mean(tied))
 
 
 def _typical_laws(oracle: Oracle, work: Workload) -> tuple[np.ndarray, np.ndarray | None, float]:

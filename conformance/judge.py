@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from conformance import far
 from conformance.betting import course
 from conformance.evidence import Evidence
+from conformance.forms import LONG
 from conformance.greedy import support
 from conformance.law import Bools, Floats
-from conformance.oracle import Oracle
+from conformance.oracle import NONE, Oracle
 from conformance.plan import (
     ACCEPTED,
     BLOCKS,
@@ -29,6 +31,7 @@ from conformance.plan import (
     STRATA,
     Case,
     RunPlan,
+    apart_lags,
     repeat_lags,
 )
 from conformance.reading import Reading, Uniforms
@@ -71,7 +74,7 @@ class ArmJudge:
         self.prompts = case.workload.prompt_array
         self.repeated = len(case.workload.repeated_prompts)
         self.oracle: Oracle = case.oracle
-        self.tree = case.oracle.tree(evidence.prompt, evidence.tokens)
+        self.tree = case.oracle.tree(evidence.prompt, evidence.tokens, evidence.lengths)
         self.strata = self._strata(evidence)
         uniforms = Uniforms(
             *(
@@ -113,9 +116,7 @@ class ArmJudge:
     def findings(self) -> list[Finding]:
         """Every planned finding of this arm, and support."""
         out = [support(self.tree, self.reading.impossible, self.arm), self._betting()]
-        for t in range(self.tree.tokens.shape[1]):
-            out += self._table(self.reading.table(t), f"output index {t}")
-        out += self._table(self._joint(JOINT_TOKENS), f"first {JOINT_TOKENS} tokens")
+        out += self._regions() if self.case.form == LONG else self._tables()
         out += self._transforms()
         out.append(self._surprisal())
         out += [self._leak(scope) for scope in self._leak_scopes()]
@@ -136,7 +137,20 @@ class ArmJudge:
             out["PIT by q/p"] = reading.by_draft[reading.open]
         return out
 
+    def _regions(self) -> Iterator[Finding]:
+        """The law at places far from the beginning, region by region."""
+        reading, long = self.reading, (self.prompts != NONE).sum(axis=1)[self.tree.prompt]
+        for scope, use in far.regions(long, self.tree.tokens.shape[1]).items():
+            for test, u in (("PIT by p", reading.by_p), ("PIT by q/p", reading.by_draft)):
+                if u is not None:
+                    yield self._uniform(test, scope, u[reading.open & use], "no token is there")
+
     # --- tables -----------------------------------------------------------------------------------
+
+    def _tables(self) -> Iterator[Finding]:
+        for t in range(self.tree.tokens.shape[1]):
+            yield from self._table(self.reading.table(t), f"output index {t}")
+        yield from self._table(self._joint(JOINT_TOKENS), f"first {JOINT_TOKENS} tokens")
 
     def _table(self, table: Table, scope: str) -> Iterator[Finding]:
         sizes = {
@@ -317,6 +331,10 @@ class ArmJudge:
                 (CONSECUTIVE, u.T, r.open.T),
             ):
                 together, test = correlation_at_lag(turned, use), f"correlation by {ranking}"
+                yield self._dependence(test, scope, together, "correlation", "correlation")
+            for scope, lag in apart_lags(self.case):
+                together = correlation_at_lag(u.T, r.open.T, lag)
+                test = f"correlation by {ranking}"
                 yield self._dependence(test, scope, together, "correlation", "correlation")
         compared = r.open[1:] & r.judged[:-1] & (tree.prefix[1:] != tree.prefix[:-1])
         equal = None

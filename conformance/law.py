@@ -1,6 +1,6 @@
 """From logits to the law: the target's next-token distribution under a decoding, in float64.
 
-`warp` applies temperature, top-k, top-p and min-p in the order of a `Dialect`. `law_at` adds the
+`warp` applies temperature and filters in the order of a `Dialect`. `law_at` adds the
 ambiguity band: near the edge of a truncation, a logit that moves by a rounding error moves a token
 in or out of the support, and a float32 engine may rightly disagree with float64. Such prefixes are
 recognised from the logits alone, never from what was sampled, so setting them aside selects
@@ -106,18 +106,19 @@ def warp(logits: ArrayLike, decoding: Decoding, dialect: Dialect | None = None) 
         law: Floats = np.zeros_like(z)
         np.put_along_axis(law, z.argmax(axis=-1)[..., None], 1.0, axis=-1)
         return law
-    for name in dialect.order:
+    for name in dialect.warps:
         if name == "temperature":
             with np.errstate(over="ignore"):
                 z = z / decoding.temperature
-        elif name == "top_k" and decoding.top_k is not None:
-            z = np.where(_keep_top_k(z, decoding.top_k, dialect), z, -np.inf)
-        elif name == "top_p" and decoding.top_p is not None and decoding.top_p < 1:
-            z = np.where(_keep_top_p(z, decoding.top_p, dialect), z, -np.inf)
-        elif name == "min_p" and decoding.min_p is not None:
-            p = softmax(z)
-            z = np.where(p >= decoding.min_p * p.max(axis=-1, keepdims=True), z, -np.inf)
+        elif filters(name, decoding):
+            z = np.where(_kept(name, z, decoding, dialect), z, -np.inf)
     return softmax(z)
+
+
+def filters(name: str, decoding: Decoding) -> bool:
+    """Whether a filter is asked for that may remove something."""
+    value = getattr(decoding, name)
+    return value is not None and not (name in ("top_p", "typical_p") and value == 1)
 
 
 def law_at(
@@ -154,13 +155,13 @@ def law_at(
         possible &= z >= -2 * noise
         return Laws(probs, possible, possible.sum(axis=-1) > 1)
     ambiguous = np.zeros(z.shape[:-1], dtype=bool)
-    for name in dialect.order:
+    for name in dialect.warps:
         if name == "temperature":
             with np.errstate(over="ignore"):
                 z = z / decoding.temperature
             noise = noise / decoding.temperature
             continue
-        if getattr(decoding, name) is None or (name == "top_p" and decoding.top_p == 1):
+        if not filters(name, decoding):
             continue
         kept, maybe, sure = _edges(name, z, decoding, dialect, noise)
         # Once one edge is in doubt the later ones are computed from the wrong support; such a
@@ -174,6 +175,15 @@ def law_at(
     heaviest = np.maximum(probs.max(axis=-1), 0.5)
     law_noise = 2 * noise * heaviest * (1 - heaviest)
     return Laws(probs, possible, ambiguous | (law_noise > MAX_LAW_NOISE_TV))
+
+
+def _kept(name: str, z: Floats, decoding: Decoding, dialect: Dialect) -> Bools:
+    """What one filter keeps."""
+    if name == "top_k" and decoding.top_k is not None:
+        return _keep_top_k(z, decoding.top_k, dialect)
+    if name == "top_p" and decoding.top_p is not None:
+        return _keep_top_p(z, decoding.top_p, dialect)
+    return _edges(name, z, decoding, dialect, 0.0)[0]
 
 
 def _keep_top_k(z: Floats, k: int, dialect: Dialect) -> Bools:
@@ -214,6 +224,10 @@ def _edges(
     name: str, z: Floats, decoding: Decoding, dialect: Dialect, noise: float
 ) -> tuple[Bools, Bools, Bools]:
     """What one filter keeps, may keep, and surely keeps, when logits move by up to `noise`."""
+    if name == "typical_p":
+        return _typical(z, decoding.typical_p or 1.0, noise)
+    if name in ("epsilon_cutoff", "eta_cutoff"):
+        return _above(z, *_cutoff(name, z, decoding, noise), noise)
     if name == "top_k":
         k = decoding.top_k
         assert k is not None
@@ -236,11 +250,73 @@ def _edges(
         dropped = np.where(sure, -np.inf, z).max(axis=-1, keepdims=True)
         return kept, (z >= lowest - 2 * noise) & np.isfinite(z), sure & (z > dropped + 2 * noise)
     assert decoding.min_p is not None
+    return _above(z, decoding.min_p * softmax(z).max(axis=-1, keepdims=True), 0.0, noise)
+
+
+def _above(
+    z: Floats, threshold: Floats | float, doubt: Floats | float, noise: float
+) -> tuple[Bools, Bools, Bools]:
+    """Tokens at least as likely as a threshold, whose logarithm `doubt` may move, and the likeliest
+    whatever it is.
+    """
     p = softmax(z)
     highest = p.max(axis=-1, keepdims=True)
-    threshold = decoding.min_p * highest
-    slack = float(np.exp(2 * noise))
+    slack = np.exp(2 * noise + doubt)
     # the most likely token is always kept, where it is clear which one that is
-    alone = (p * slack >= highest).sum(axis=-1, keepdims=True) == 1
-    sure = (p >= threshold * slack) | ((p == highest) & alone)
-    return p >= threshold, p * slack >= threshold, sure
+    first = p * np.exp(2 * noise) >= highest
+    alone = first.sum(axis=-1, keepdims=True) == 1
+    kept = (p >= threshold) | (p == highest)
+    maybe = (p * slack >= threshold) | first
+    return kept, maybe, (p >= threshold * slack) | ((p == highest) & alone)
+
+
+def _entropy(z: Floats, noise: float) -> tuple[Floats, Floats]:
+    """Entropy, and how far it moves when logits do: to first order, noise times the mean distance
+    of the surprisal from it; twice that is taken. [..., 1] each
+    """
+    p = softmax(z)
+    surprisal = -np.log(np.where(p > 0, p, 1.0))
+    entropy = (p * surprisal).sum(axis=-1, keepdims=True)
+    return entropy, 2 * noise * (p * np.abs(surprisal - entropy)).sum(axis=-1, keepdims=True)
+
+
+def _cutoff(
+    name: str, z: Floats, decoding: Decoding, noise: float
+) -> tuple[Floats | float, Floats | float]:
+    """Threshold of an epsilon or eta cut-off, and how far its logarithm moves."""
+    if name == "epsilon_cutoff":
+        return decoding.epsilon_cutoff or 0.0, 0.0
+    eta = decoding.eta_cutoff or 0.0
+    entropy, doubt = _entropy(z, noise)
+    return np.minimum(eta, np.sqrt(eta) * np.exp(-entropy)), doubt
+
+
+def _typical(z: Floats, mass: float, noise: float) -> tuple[Bools, Bools, Bools]:
+    """Tokens whose surprisal is nearest to the entropy, until their mass reaches `mass`."""
+    p = softmax(z)
+    there = p > 0
+    entropy, doubt = _entropy(z, noise)
+    far = np.where(there, np.abs(-np.log(np.where(there, p, 1.0)) - entropy), np.inf)
+    order = np.argsort(far, axis=-1, kind="stable")
+    ranked = np.take_along_axis(p, order, axis=-1)
+    above = np.cumsum(ranked, axis=-1) - ranked
+
+    def nearest(reached: float) -> Floats:
+        """How far the last token is that is kept. [..., 1]"""
+        last = np.maximum((above < reached).sum(axis=-1, keepdims=True) - 1, 0)
+        return np.asarray(np.take_along_axis(np.take_along_axis(far, order, -1), last, -1))
+
+    kept = (far <= nearest(mass)) & there
+    slack, move = float(np.expm1(2 * noise)), 2 * (2 * noise + doubt)
+    maybe = (far <= nearest(min(mass + slack, 1.0)) + move) & there
+    last = nearest(max(mass - slack, 1e-300))
+    surely = (far <= last) & there
+    dropped = np.where(surely, np.inf, far).min(axis=-1, keepdims=True)
+    # of those about as far as the last one any may be the last, and a likely one leave no need of
+    # the others
+    edge = surely & (far >= last - move)
+    return (
+        kept,
+        maybe,
+        surely & (far < dropped - move) & ~(edge & (edge.sum(-1, keepdims=True) > 1)),
+    )

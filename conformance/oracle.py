@@ -7,7 +7,7 @@ target, and one law of the draft where the draft is known, whatever the engine d
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,8 +15,9 @@ import numpy as np
 from conformance.contract import Draft
 from conformance.decoding import Decoding, Dialect
 from conformance.law import Bools, Floats, Laws, law_at, warp
+from conformance.prefixes import lookup_guess, number_prefixes
 from conformance.probes import Probe
-from conformance.processors import longest_gain, processed
+from conformance.processors import longest_gain, processed, resampled, resamples, states, table
 from conformance.recipes import MISSING, OWN
 from conformance.tinylm import TinyLlama, Tokens
 
@@ -24,7 +25,7 @@ ROWS_AT_ONCE = 1024
 NUMBERS_AT_ONCE = 2**23  # in one array of laws; 64 MiB, and some ten such arrays are in use
 EARLY_EXIT_LAYERS = 1
 CERTAIN = 1 - 1e-9  # a law with a token likelier than this leaves no choice
-LOOKUP_NGRAM = 2
+NONE = -1  # stands behind the end of a prompt that is shorter than others
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Tree:
     prefix : (N, T) int64
         Number of the prefix each token followed, 0 .. U - 1.
     valid : (N, T) bool
-        False from the first id outside the vocabulary on: no law exists after it.
+        False from the first id outside the vocabulary on: no law exists after it; and beyond the
+        tokens that a request asked for.
     prompt : (N,) int64
         Which prompt each request had.
     request, index : (U,) int64
@@ -70,12 +72,17 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The laws of the prefixes numbered `begin` .. `begin` + u - 1; arrays are [u, V]."""
+    """The laws of the prefixes numbered `begin` .. `begin` + u - 1; arrays are [u, V].
+
+    `logits` are as processors leave them, `raw` as the target has them; those are kept where
+    log-probabilities are asked for.
+    """
 
     begin: int
     laws: Laws
     draft: Floats | None
     logits: Floats
+    raw: Floats | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,11 +156,49 @@ class Oracle:
 
     def target_laws(self, prompts: Tokens, tokens: Tokens) -> Laws:
         """Laws after each of B prefixes: a prompt and a string of m >= 0 tokens. [B, L], [B, m]"""
-        logits = _after(self.probe.target, prompts, tokens)
-        return self._laws(self._processed(logits, prompts, tokens)[:, -1])
+        raw, logits = self._both(prompts, tokens)
+        last = np.arange(len(tokens)), np.full(len(tokens), tokens.shape[1])
+        return self._drawn(logits, raw, prompts, tokens, last)
+
+    def _both(self, prompts: Tokens, tokens: Tokens) -> tuple[Floats, Floats]:
+        """The target's logits after each prompt and each further token, as they are and as they are
+        warped. [B, m + 1, V] each
+        """
+        size = len(prompts), tokens.shape[1] + 1, self.probe.recipe.vocab_size
+        raw, logits = np.zeros(size), np.zeros(size)
+        for rows, given in by_length(prompts):
+            raw[rows] = _after(self.probe.target, given, tokens[rows])
+            logits[rows] = self._processed(raw[rows], given, tokens[rows])
+        return raw, logits
+
+    def _drawn(
+        self,
+        logits: Floats,
+        raw: Floats,
+        prompts: Tokens,
+        tokens: Tokens,
+        at: tuple[Tokens, Tokens],
+    ) -> Laws:
+        """The laws at some places of B sequences, as the engine draws from them."""
+        laws = self._laws(logits[at])
+        if not resamples(self.decoding, self.dialect):
+            return laws
+        without = replace(self.decoding, grammar="")
+        free = processed(raw, prompts, tokens, without, self.dialect)[at]
+        vocab = logits.shape[-1]
+        allowed = table(self.decoding, vocab)[1][states(tokens, self.decoding, vocab)[at]]
+        return resampled(self._laws(free), laws, allowed)
 
     def draft_laws(self, prompts: Tokens, tokens: Tokens, logits: Floats) -> Floats | None:
         """Draft laws at every position, [B, m + 1, V]; None where there is none to look towards."""
+        if self.draft_kind == "none":
+            return None
+        out = np.zeros((len(prompts), tokens.shape[1] + 1, self.probe.recipe.vocab_size))
+        for rows, given in by_length(prompts):
+            out[rows] = self._draft_laws(given, tokens[rows], logits[rows])
+        return out
+
+    def _draft_laws(self, prompts: Tokens, tokens: Tokens, logits: Floats) -> Floats:
         vocab = self.probe.recipe.vocab_size
         match self.draft_kind:
             case "model":
@@ -179,12 +224,12 @@ class Oracle:
                 # without a match nothing is proposed; the target's law says "no direction"
                 return np.where((guess < 0)[..., None], self._warp(logits), one_hot)
             case "none":
-                return None
+                raise ValueError("there is no draft")
 
     def _warp(self, logits: Floats) -> Floats:
         return warp(logits, self.decoding, self.dialect)
 
-    def tree(self, prompt: Tokens, emitted: Tokens) -> Tree:
+    def tree(self, prompt: Tokens, emitted: Tokens, lengths: Tokens | None = None) -> Tree:
         """Number the prefixes of what was emitted; no law is computed.
 
         Parameters
@@ -193,16 +238,23 @@ class Oracle:
             Which prompt each request had.
         emitted : (N, T) int64
             The engine's tokens.
+        lengths : (N,) int64, optional
+            How many tokens each request asked for; what is beyond them is not valid. All of them
+            by default.
         """
         vocab = self.probe.recipe.vocab_size
         inside = (emitted >= 0) & (emitted < vocab)
         valid = np.cumprod(inside, axis=1).astype(bool)
         tokens = np.where(valid, emitted, 0)
+        asked = np.ones_like(valid)
+        if lengths is not None:
+            asked = np.arange(emitted.shape[1]) < lengths[:, None]
         outside = tuple(
             (int(i), int(t), int(emitted[i, t]))
-            for i, t in zip(*np.nonzero(~inside), strict=True)
+            for i, t in zip(*np.nonzero(~inside & asked), strict=True)
             if t == 0 or valid[i, t - 1]
         )
+        valid &= asked
         prefix, request, index = number_prefixes(prompt, tokens)
         return Tree(tokens, prefix, valid, prompt, request, index, outside)
 
@@ -212,12 +264,14 @@ class Oracle:
         Parameters
         ----------
         prompts : (P, L) int64
-            Distinct prompts.
+            Distinct prompts; shorter ones are padded at their end with `NONE`.
         tree : Tree
             From `tree`.
         """
         length = tree.tokens.shape[1]
-        numbers = max(1, length) * self.probe.recipe.vocab_size
+        # what attention looks at is an array too, and grows with the square of the length
+        wide = max(self.probe.recipe.vocab_size, length + prompts.shape[1])
+        numbers = max(1, length) * wide
         step = max(1, min(ROWS_AT_ONCE, NUMBERS_AT_ONCE // numbers))
         # prefixes are numbered by their first request, so a slice of requests owns a slice of them
         for begin in range(0, len(tree.tokens), step):
@@ -228,11 +282,16 @@ class Oracle:
             at = tree.request[low:high] - begin, tree.index[low:high]
             given = prompts[tree.prompt[rows]]
             before = tree.tokens[rows, :-1]
-            logits = self._processed(_after(self.probe.target, given, before), given, before)
+            raw, logits = self._both(given, before)
             draft = self.draft_laws(given, before, logits)
-            mine = logits[at]
-            laws = self._laws(mine)
-            yield Chunk(int(low), laws, None if draft is None else draft[at], mine)
+            laws = self._drawn(logits, raw, given, before, at)
+            yield Chunk(
+                int(low),
+                laws,
+                None if draft is None else draft[at],
+                logits[at],
+                raw[at] if self.decoding.logprobs else None,
+            )
 
     def sample(self, prompts: Tokens, prompt: Tokens, emitted: Tokens) -> Sample:
         """Every law of what was emitted, held at once; for few requests and small vocabularies.
@@ -274,54 +333,12 @@ def free_tokens(tree: Tree, chunk: Chunk, at: Tokens) -> tuple[Bools, Bools]:
     return judged, judged & (chunk.laws.probs.max(axis=1) <= CERTAIN)[row]
 
 
-def number_prefixes(prompt: Tokens, tokens: Tokens) -> tuple[Tokens, Tokens, Tokens]:
-    """Number the distinct prefixes of N sequences, by the request that has each first.
-
-    Returns
-    -------
-    prefix : (N, T) int64
-        The number of the prefix each token followed.
-    request, index : (U,) int64
-        The first request with each prefix, and the output index it is at.
-    """
-    size, length = tokens.shape
-    node = np.unique(prompt, return_inverse=True)[1].astype(np.int64)
-    ids: list[Tokens] = []
-    firsts: list[Tokens] = []
-    at: list[Tokens] = []
-    used = 0
-    for t in range(length):
-        distinct, first, back = np.unique(node, return_index=True, return_inverse=True)
-        ids.append(back + used)
-        firsts.append(first)
-        at.append(np.full(len(distinct), t))
-        used += len(distinct)
-        node = back * (int(tokens.max(initial=0)) + 1) + tokens[:, t]
-    request, index = np.concatenate(firsts), np.concatenate(at)
-    order = np.lexsort((index, request))
-    rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[np.stack(ids, axis=1)].reshape(size, length), request[order], index[order]
-
-
-def lookup_guess(sequences: Tokens, begin: int, ngram: int = LOOKUP_NGRAM) -> Tokens:
-    """What n-gram lookup proposes next, at every position from `begin` on.
-
-    The longest n-gram (n <= `ngram`) that ends the prefix is searched from the left, and the
-    token after its first earlier occurrence is the guess; -1 where it never occurred. [B, m + 1]
-    """
-    batch, length = sequences.shape
-    guess = np.full((batch, length - begin + 1), -1, dtype=np.int64)
-    for end in range(begin, length + 1):
-        found = np.full(batch, -1, dtype=np.int64)
-        for n in range(min(ngram, end - 1), 0, -1):
-            starts = np.arange(end - n)
-            windows = np.stack([sequences[:, starts + j] for j in range(n)], axis=-1)
-            match = (windows == sequences[:, None, end - n : end]).all(axis=-1)
-            hit = match.any(axis=1) & (found < 0)
-            found[hit] = sequences[hit, match[hit].argmax(axis=1) + n]
-        guess[:, end - begin] = found
-    return guess
+def by_length(prompts: Tokens) -> Iterator[tuple[Tokens, Tokens]]:
+    """Prompts of equal length together: which ones, [b], and without their padding, [b, l]."""
+    each = (prompts != NONE).sum(axis=1)
+    for length in np.unique(each):
+        rows = np.flatnonzero(each == length)
+        yield rows, prompts[rows, :length]
 
 
 def _after(model: TinyLlama, prompts: Tokens, tokens: Tokens, layers: int | None = None) -> Floats:

@@ -51,10 +51,13 @@ class Shape:
         ``"engine"``, ``"served"`` or ``"verifier"``; written down, and looked for.
     schema : pyarrow.Schema
         Its columns. Those of strings are read as dictionaries, never written out row by row.
+    extra : pyarrow.Schema
+        Columns that may come after these, all of them or none.
     """
 
     tier: str
     schema: pa.Schema
+    extra: pa.Schema = field(default_factory=lambda: pa.schema([]))
     texts: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +69,11 @@ class Shape:
 
 
 def write_table(
-    path: Path, shape: Shape, groups: Iterable[Sequence[pa.Array]], meta: Mapping[str, Any]
+    path: Path,
+    shape: Shape,
+    groups: Iterable[Sequence[pa.Array]],
+    meta: Mapping[str, Any],
+    extra: bool = False,
 ) -> None:
     """Write a file, or leave what was there.
 
@@ -80,19 +87,22 @@ def write_table(
         Rows after rows: of each the columns, in the order of the schema.
     meta : mapping
         What JSON can hold.
+    extra : bool
+        Whether `Shape.extra` is among the columns.
 
     Raises
     ------
     EvidenceError
         If it cannot be written (a full disk, say).
     """
+    schema = pa.schema([*shape.schema, *(shape.extra if extra else ())])
     text = json.dumps({"format": FORMAT, "tier": shape.tier, **meta}, ensure_ascii=True).encode()
     if len(text) > LONGEST_TEXT:
         raise EvidenceError(f"cannot write {path}: {len(text):,} bytes beside the rows")
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
-        shape.schema,
+        schema,
         compression="zstd",
         store_schema=False,
         write_statistics=False,
@@ -100,7 +110,7 @@ def write_table(
     ) as writer:
         for columns in groups:
             if len(columns[0]):
-                rows = pa.table(list(columns), schema=shape.schema)
+                rows = pa.table(list(columns), schema=schema)
                 writer.write_table(rows, row_group_size=ROWS_AT_ONCE)
         writer.add_key_value_metadata({KEY: text, CHECKSUM: hashlib.sha256(text).hexdigest()})
     write_bytes(path, memoryview(sink.getvalue()))
@@ -240,9 +250,9 @@ def _meta(said: Mapping[bytes, bytes], tier: str) -> Meta:
 
 def _same_columns(found: pa.Schema, shape: Shape) -> None:
     """Exactly the columns wanted: names, order, types, and where a null may be."""
-    if found.names != shape.schema.names:
+    if found.names not in (shape.schema.names, shape.schema.names + shape.extra.names):
         raise ValueError(f"its columns are {found.names!s:.200}, not {shape.schema.names}")
-    for wanted in shape.schema:
+    for wanted in (*shape.schema, *(shape.extra if len(found) > len(shape.schema) else ())):
         column = found.field(wanted.name)
         kind = pa.dictionary(pa.int32(), pa.string()) if wanted.name in shape.texts else wanted.type
         if column.type != kind or column.nullable != wanted.nullable:

@@ -16,20 +16,21 @@ from pathlib import Path
 
 import numpy as np
 
+from conformance import far
 from conformance.contract import Capabilities, EngineCard, Precision
 from conformance.decoding import Decoding
 from conformance.errors import PlanError
+from conformance.forms import FORMS, LONG, MIXED, PLAIN, TOGETHER, TWIN
 from conformance.oracle import Oracle
 from conformance.probes import Probe, load_probe, open_probe
 from conformance.recipes import RECIPES
 from conformance.statistics import certificate
 from conformance.statistics.tables import cells_expected
 from conformance.workload import (
-    GREEDY_TOKENS,
     SAMPLED_PROMPTS,
-    SAMPLED_TOKENS,
     Workload,
     greedy_workload,
+    long_workload,
     requests_for,
     sampled_prompts,
     sampled_workload,
@@ -38,6 +39,7 @@ from conformance.workload import (
 
 DEFAULT_ALPHA = 1e-6
 JOINT_TOKENS = 2
+FAR_REQUESTS = 8  # long greedy outputs at least, so that a fault at some prompts is not missed
 EVERYWHERE = "all tokens"
 STRATA = ("first of a block", "later in a block", "bonus")
 ACCEPTED = "accepted"
@@ -111,7 +113,7 @@ class Case:
     float32, which the probe knows. `rounding` is the workload it is measured on: greedy requests to
     the engine without speculation, beside those of a sampled case. `probes` is a folder to take
     the probe from, in the place of the cache. `environment` is what the engine runs on: names and
-    versions, as far as it says.
+    versions, as far as it says. `form` is what its requests have in common, a key of `FORMS`.
     """
 
     engine: str
@@ -127,11 +129,17 @@ class Case:
     rounding: Workload | None = None
     probes: Path | None = None
     environment: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    form: str = PLAIN
 
     @property
     def id(self) -> str:
         """Unique in a run."""
-        return f"{self.engine} / {self.probe} / {self.decoding}"
+        return f"{self.engine} / {self.probe} / {self.configuration}"
+
+    @property
+    def configuration(self) -> str:
+        """Decoding, and form where it is not the usual one."""
+        return f"{self.decoding}" + ("" if self.form == PLAIN else f" / {self.form}")
 
     @property
     def slug(self) -> str:
@@ -155,19 +163,24 @@ class Case:
         asked again.
         """
         beside = ((ROUNDING, self.rounding), (AGAIN, self.again))
-        return (*self.arms, *(name for name, work in beside if work is not None))
+        judged = (TOGETHER,) if self.form == MIXED else self.arms
+        return (*judged, *(name for name, work in beside if work is not None))
 
     @property
     def again(self) -> Workload | None:
         """The first requests, where the engine claims to answer them alike every time."""
         if self.workload is None or self.decoding.greedy or not self.capabilities.reproducible:
             return None
-        return replace(self.workload, requests=min(AGAIN_REQUESTS, self.workload.requests))
+        requests = min(AGAIN_REQUESTS, self.workload.requests)
+        return replace(self.workload, requests=requests, paired=self.form == MIXED)
 
     def asked(self, arm: str) -> Case:
         """The case as one of its arms is asked it."""
         if arm == AGAIN:
             return replace(self, workload=self.again)
+        if arm == TOGETHER and self.workload is not None:
+            both = replace(self.workload, requests=2 * self.workload.requests, paired=True)
+            return replace(self, workload=both)
         if arm != ROUNDING:
             return self
         return replace(self, decoding=Decoding(greedy=True), workload=self.rounding)
@@ -234,15 +247,24 @@ def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
     aware = case.capabilities.draft != "none"
     tests = []
     for arm in case.arms:
-        scopes = [f"output index {t}" for t in range(SAMPLED_TOKENS)]
+        scopes = [f"output index {t}" for t in range(FORMS[case.form].tokens)]
         scopes.append(f"first {JOINT_TOKENS} tokens")
-        tests += [PlannedTest(test, s, arm) for s in scopes for test in ("chi-square", "KL")]
+        if case.form == LONG:
+            ranked = ("PIT by p", "PIT by q/p") if aware else ("PIT by p",)
+            tests += [PlannedTest(test, s, arm) for s in far.names() for test in ranked]
+        else:
+            tests += [PlannedTest(test, s, arm) for s in scopes for test in ("chi-square", "KL")]
         tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by p", "surprisal", "e-process")]
         tests += [PlannedTest("repeats", s, arm) for s, _ in repeat_lags(case)]
         tests += [
             PlannedTest(f"correlation by {ranking}", s, arm)
             for ranking in ("p", "id")
             for s in (NEIGHBOURS, CONSECUTIVE)
+        ]
+        tests += [
+            PlannedTest(f"correlation by {ranking}", s, arm)
+            for ranking in ("p", "id")
+            for s, _ in apart_lags(case)
         ]
         tests.append(PlannedTest("coincidences", NEIGHBOURS, arm))
         if aware:
@@ -258,14 +280,24 @@ def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
 
 def repeat_lags(case: Case) -> tuple[tuple[str, int | None], ...]:
     """Which earlier request each one could repeat: by how many it comes before, or any (None)."""
+    form = FORMS[case.form]
+    prompts = len(far.STARTS) if case.form == LONG else len(form.prompts) or SAMPLED_PROMPTS
     lags: list[tuple[str, int | None]] = [
-        ("the last request with the same prompt", SAMPLED_PROMPTS),
+        ("the last request with the same prompt", prompts),
         ("any earlier request", None),
     ]
-    batch = case.capabilities.max_batch
+    batch = 0 if form.calls or case.form == LONG else case.capabilities.max_batch
     if batch > SAMPLED_PROMPTS and batch % SAMPLED_PROMPTS == 0:
         lags.append(("the same row of the last batch", batch))
     return tuple(lags)
+
+
+def apart_lags(case: Case) -> tuple[tuple[str, int], ...]:
+    """Further apart than neighbours, which tokens of a request are compared: where every proposal
+    is accepted, blocks begin at known places, and the draft's stream may be the target's.
+    """
+    tokens = FORMS[case.form].tokens if case.form == TWIN else 0
+    return tuple((f"tokens {lag} apart", lag) for lag in range(2, tokens))
 
 
 def make_plan(
@@ -321,18 +353,27 @@ def _with_rounding(case: Case, seed: int) -> Case:
 
 
 def _workload(case: Case, profile: Profile, level: float, seed: int, at_least: int = 0) -> Workload:
+    left = case.capabilities.spare
     if case.decoding.greedy:
         tokens = np.log(1 - profile.power) / np.log1p(-profile.greedy_rate)
         # A law that is near-tied is set aside; a tenth of the tokens is more than ever was in
-        # single precision, and a little over half of them in bfloat16.
-        spare = 2.5 if case.capabilities.low_precision else 1.1
-        wanted = int(np.ceil(spare * tokens / GREEDY_TOKENS))
+        # single precision, and a little over half of them in bfloat16; of those of a probe that
+        # ties on purpose, a good third.
+        recipe = RECIPES[case.probe]
+        spare = (2.5 if case.capabilities.low_precision else 1.1) * (1.7 if recipe.tied else 1.0)
+        wanted = int(np.ceil(spare * tokens / recipe.greedy_tokens))
+        wanted = max(wanted, FAR_REQUESTS if recipe.far else 1)
         wanted = int(np.ceil(wanted / share_before_end(case.oracle, wanted, seed)))
-        return greedy_workload(case.oracle, max(wanted, at_least), seed)
-    prompts = sampled_prompts(case.oracle, seed)
+        return greedy_workload(case.oracle, max(wanted, at_least), seed, case.form, left)
+    if case.form == LONG:
+        each = FORMS[LONG].tokens
+        needed = far.requests_needed(each, level, profile.power, profile.delta)
+        return long_workload(case.oracle, max(needed, at_least), seed)
+    prompts = sampled_prompts(case.oracle, seed, case.form, left)
     laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64)).probs
     requests = requests_for(_each(laws, profile, level), len(prompts))
-    return sampled_workload(case.oracle, prompts, max(requests, at_least), seed)
+    requests = max(requests, at_least)
+    return sampled_workload(case.oracle, prompts, requests, seed, case.form, left)
 
 
 def _each(laws: np.ndarray, profile: Profile, level: float) -> int:

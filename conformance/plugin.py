@@ -65,8 +65,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--conformance-suite",
         action="append",
         metavar="NAME",
-        help="what is asked: law, ends, processors or all (default: law); may be given several "
-        "times",
+        help="what is asked: law, greedy, ends, processors, cutoffs, structured, logprobs ... (see "
+        "conformance run --help), or all (default: law); may be given several times",
     )
     group.addoption(
         "--conformance-timeout",

@@ -21,7 +21,15 @@ from filelock import FileLock
 
 from conformance.contract import ModelPair, Precision
 from conformance.errors import ProbeError
-from conformance.recipes import RECIPES, Recipe, make, mean_entropy, mean_tv, random_tokens
+from conformance.recipes import (
+    FAR_TOKENS,
+    RECIPES,
+    Recipe,
+    make,
+    mean_entropy,
+    mean_tv,
+    random_tokens,
+)
 from conformance.tinylm import TinyLlama
 
 RECIPE_VERSION = 2  # part of the cache key: raise it whenever the recipe makes other weights
@@ -83,7 +91,9 @@ class Probe:
         known = dict(self.rounding).get(self.precision)
         if known is not None:
             return known
-        tokens = random_tokens(self.recipe, rows=64, length=48)
+        # rounding grows along a sequence, so that it is measured as far as outputs go
+        rows, length = (8, 24 + FAR_TOKENS) if self.recipe.far else (64, 48)
+        tokens = random_tokens(self.recipe, rows, length)
         low = TinyLlama.load(self.folder / "target", np.float32, self.precision).logits(tokens)
         return float(np.abs(low.astype(np.float64) - self.target.logits(tokens)).max())
 

@@ -10,11 +10,14 @@ end but whether it was one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from conformance.decoding import Decoding, Dialect
-from conformance.law import Bools, Floats
+from conformance.ends import patterns
+from conformance.grammar import DEAD, START, Automaton, automaton
+from conformance.law import Bools, Floats, Laws
 from conformance.tinylm import Tokens
 
 
@@ -28,11 +31,14 @@ class History:
         How often every token counts for the repetition penalty, and for the other two.
     index : (B, n) int64
         Output index of each place.
+    state : (B, n) int64 or None
+        The grammar's state at each place; None where there is no grammar.
     """
 
     repetition: Tokens
     presence: Tokens
     index: Tokens
+    state: Tokens | None = None
 
 
 def processed(
@@ -69,6 +75,7 @@ def processed(
             if penalised(decoding)
             else none,
             np.arange(tokens.shape[1] + 1)[None],
+            states(tokens, decoding, vocab) if decoding.grammar else None,
         ),
         decoding,
     )
@@ -80,7 +87,8 @@ def processed(
 
 
 def apply(logits: Floats, history: History, decoding: Decoding) -> Floats:
-    """Biases, the repetition penalty, the frequency and presence penalties, masks, in this order.
+    """Biases, the repetition penalty, the frequency and presence penalties, masks and the grammar,
+    in this order.
 
     Parameters
     ----------
@@ -108,7 +116,69 @@ def apply(logits: Floats, history: History, decoding: Decoding) -> Floats:
         held_back = np.isin(np.arange(vocab), decoding.stop)
         early = np.broadcast_to(history.index < decoding.min_new_tokens, z.shape[:-1])
         z[early[..., None] & held_back] = -np.inf
+    if history.state is not None:
+        allowed = table(decoding, vocab)[1][history.state]
+        z = np.where(allowed, z, -np.inf)
     return z
+
+
+@lru_cache(maxsize=64)
+def table(decoding: Decoding, vocab: int) -> tuple[Tokens, Bools]:
+    """A grammar as arrays.
+
+    Returns
+    -------
+    follows : (S, V) int64
+        The state after each token.
+    allowed : (S, V) bool
+        Which tokens may come. Where one has come that may not, nothing is held to the grammar any
+        longer: that token has condemned the engine.
+    """
+    made: Automaton = automaton(decoding.grammar, decoding.stop, vocab)
+    follows = np.full((len(made.follows), vocab), DEAD, dtype=np.int64)
+    for state, then in enumerate(made.follows):
+        follows[state, list(then.keys())] = list(then.values())
+    allowed = follows != DEAD
+    allowed[DEAD] = True
+    return follows, allowed
+
+
+def states(tokens: Tokens, decoding: Decoding, vocab: int, start: Tokens | int = START) -> Tokens:
+    """The grammar's state before each token and after the last. [B, m] -> [B, m + 1]"""
+    follows, _ = table(decoding, vocab)
+    out = np.empty((len(tokens), tokens.shape[1] + 1), dtype=np.int64)
+    out[:, 0] = start
+    for i in range(tokens.shape[1]):
+        out[:, i + 1] = follows[out[:, i], tokens[:, i]]
+    return out
+
+
+def resamples(decoding: Decoding, dialect: Dialect) -> bool:
+    """Whether a grammar's law is not that of masked logits: where a token is drawn first and the
+    grammar asked afterwards, filters have looked at all tokens.
+    """
+    return bool(decoding.grammar) and dialect.grammar == "resample" and decoding.truncates
+
+
+def resampled(free: Laws, masked: Laws, allowed: Bools) -> Laws:
+    """The law of drawing without the grammar, and once more with it if it has no place for that.
+
+    Parameters
+    ----------
+    free, masked : Laws
+        Without and with the mask; (U, V).
+    allowed : (U, V) bool
+        Tokens that the grammar has a place for.
+    """
+    probs = drawn_again(free.probs, masked.probs, allowed)
+    possible = (free.possible & allowed) | masked.possible
+    return Laws(probs, possible, free.ambiguous | masked.ambiguous)
+
+
+def drawn_again(free: Floats, masked: Floats, allowed: Bools) -> Floats:
+    """The same of laws alone. [..., V]"""
+    kept = np.where(allowed, free, 0.0)
+    return np.asarray(kept + (1 - kept.sum(axis=-1, keepdims=True)) * masked)
 
 
 def penalised(decoding: Decoding) -> bool:
@@ -116,9 +186,24 @@ def penalised(decoding: Decoding) -> bool:
     return decoding.presence_penalty is not None or decoding.frequency_penalty is not None
 
 
+def ends(tokens: Tokens, decoding: Decoding) -> Bools:
+    """Which tokens end an output, or would if it had not ended. [B, m]"""
+    found = np.isin(tokens, np.array(decoding.stop, dtype=np.int64))
+    size = tokens.shape[1]
+    ids = np.arange(int(tokens.max(initial=0)) + 1) if decoding.stop_strings else ()
+    for before, last in patterns(decoding.stop_strings):
+        at = np.isin(tokens, [i for i in ids if f"w{i}".startswith(last)])
+        for back, token in enumerate(reversed(before), start=1):
+            earlier = np.zeros_like(at)
+            earlier[:, back:] = tokens[:, : max(size - back, 0)] == token
+            at &= earlier
+        found |= at
+    return np.asarray(found)
+
+
 def ended(tokens: Tokens, decoding: Decoding) -> Bools:
     """Whether the output has ended with, or before, each token. [B, m]"""
-    stops = np.isin(tokens, np.array(decoding.stop, dtype=np.int64))
+    stops = ends(tokens, decoding)
     stops[:, : decoding.min_new_tokens] = False
     return np.asarray(np.logical_or.accumulate(stops, axis=1))
 

@@ -37,26 +37,31 @@ NEVER_ASKED: tuple[Question, ...] = (
         "size, vocabulary or architecture brings out is not seen",
     ),
     Question(
-        "stop strings",
-        "outputs are judged by their token ids, and end at ids alone",
+        "stop strings over pieces of words, and answers without the text that ended them",
+        "a token of the probes is a whole word, and outputs are judged by their token ids",
     ),
     Question(
-        "grammars, bad words of several tokens, typical and epsilon cut-offs",
-        "masks and biases are the same at every place of an output here",
+        "bad words of several tokens, grammars that are no regular language, JSON schemas",
+        "a mask that changes along the output follows a small automaton over token ids here",
     ),
     Question(
-        "long prompts and long outputs",
-        "prompts have some dozens of tokens and outputs at most 32; what begins at a page or "
-        "window boundary further on is not seen",
+        "contexts of thousands of tokens, and sliding windows",
+        "where long contexts are asked for they go to 1,173 positions, and greedy outputs to 512; "
+        "the probes' attention has no window",
     ),
     Question(
-        "mixed batches and requests that come and go",
-        "the requests of a batch share decoding, length and arm, and begin together",
+        "requests that come and go, and batches of several decodings",
+        "the requests of a call begin together and share their decoding",
     ),
     Question(
-        "log probabilities that an engine returns",
+        "log-probabilities of the prompt, and of other tokens than those emitted",
+        "where log-probabilities are asked for, those of the emitted tokens are compared with the "
+        "law's",
+    ),
+    Question(
+        "log-probabilities that a server returns",
         "tokens are judged, and nothing that is said about them",
-        ("engine", "served"),
+        ("served",),
     ),
     Question(
         "several devices, other devices",

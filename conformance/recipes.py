@@ -21,6 +21,9 @@ from conformance.errors import ProbeError
 from conformance.law import Floats, softmax
 from conformance.tinylm import Shape, TinyLlama, Tokens
 
+# Tokens of a greedy output, and of one that goes far.
+GREEDY_TOKENS, FAR_TOKENS = 32, 512
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -46,6 +49,14 @@ class Recipe:
     last_token : bool
         Blocks that add nothing to their input, so that the law depends on the last token alone: a
         table of V rows, for engines that have no transformer. It cannot show a stale cache.
+    tied : bool
+        Tokens share their rows of the target's output layer, as in `TIES`, so that their logits are
+        equal bit for bit. Their embeddings differ, and so do their rows in the draft.
+    far : bool
+        Greedy outputs are long, of `FAR_TOKENS`.
+    looks_back : bool
+        The first layer's heads look at the tokens `REACH` places back, whatever they are, so that
+        the law depends on tokens that far away as much as on near ones.
     """
 
     name: str
@@ -63,6 +74,14 @@ class Recipe:
     draft_vocab: Literal["same", "other"] = "same"
     constant: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     last_token: bool = False
+    tied: bool = False
+    far: bool = False
+    looks_back: bool = False
+
+    @property
+    def greedy_tokens(self) -> int:
+        """Tokens of a greedy output."""
+        return FAR_TOKENS if self.far else GREEDY_TOKENS
 
     @property
     def sees_prefix(self) -> bool:
@@ -93,8 +112,17 @@ RECIPES: dict[str, Recipe] = {
             "worked-example", 0.3, vocab_size=2, entropy=0.611, constant=((0.3, 0.7), (0.6, 0.4))
         ),
         Recipe("table", 0.25, last_token=True),
+        Recipe("tied", 0.25, tied=True),
+        Recipe("horizon", 0.25, context=1024, far=True),
+        Recipe("long", 0.25, context=1280, looks_back=True),
     )
 }
+# Tokens whose logits are equal, two, three or four at a time; far apart, so that a kernel that
+# works through the vocabulary in pieces has them in different ones.
+TIES = ((0, 16), (1, 17), (2, 18), (3, 19), (4, 20), (5, 21, 24), (6, 22, 25, 30))
+# How far back the heads of the first layer look, where a recipe has it so: within a page, and over
+# the borders at 256, 512 and 1024.
+REACH = (16, 300, 600, 1040)
 # In a draft of another vocabulary: how many of the target's tokens it lacks, and has of its own.
 MISSING, OWN = 4, 12
 
@@ -116,6 +144,11 @@ def make(recipe: Recipe, folder: Path) -> None:
     target = _random_weights(recipe, recipe.vocab_size, rng)
     if recipe.last_token:
         _silence_blocks(target)
+    if recipe.looks_back:
+        _look_back(recipe, target)
+    if recipe.tied:
+        for equal in TIES:
+            target["lm_head.weight"][list(equal)] = target["lm_head.weight"][equal[0]]
     sample = random_tokens(recipe)
     head = target["lm_head.weight"].copy()
     shape = recipe.shape(recipe.vocab_size)
@@ -168,6 +201,26 @@ def _silence_blocks(weights: dict[str, NDArray[np.float32]]) -> None:
     for name, weight in weights.items():
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             weights[name] = np.zeros_like(weight)
+
+
+def _look_back(recipe: Recipe, weights: dict[str, NDArray[np.float32]]) -> None:
+    """Make each head of the first layer look so many places back.
+
+    One number of every embedding is the same, and queries and keys are made of it alone. Rotary
+    embeddings turn both by their places, and queries are turned back beforehand by the distance, so
+    that their product is largest at the key that is so far away.
+    """
+    weights["model.embed_tokens.weight"][:, 0] = 2.0
+    width = recipe.hidden // recipe.heads
+    half = width // 2
+    angle = recipe.shape(recipe.vocab_size).rope_theta ** (-np.arange(half) / half)
+    for name in ("q_proj", "k_proj"):
+        weights[f"model.layers.0.self_attn.{name}.weight"][:] = 0.0
+    keys = weights["model.layers.0.self_attn.k_proj.weight"].reshape(-1, width, recipe.hidden)
+    keys[:, :half, 0] = 1.0
+    queries = weights["model.layers.0.self_attn.q_proj.weight"].reshape(-1, width, recipe.hidden)
+    for query, back in zip(queries, REACH, strict=True):
+        query[:half, 0], query[half:, 0] = np.cos(back * angle), -np.sin(back * angle)
 
 
 def _constant_weights(

@@ -14,13 +14,14 @@ from conformance.decide import decide, unsampled
 from conformance.decoding import DEFAULT_DECODINGS, Decoding
 from conformance.described import Described
 from conformance.errors import ConformanceError, PlanError, UnknownEngineError
+from conformance.forms import FORMS
 from conformance.gather import Progress, gather
 from conformance.plan import DEFAULT_ALPHA, Case, RunPlan, probe_for
 from conformance.result import CaseResult
 from conformance.served.decide import judge_served
 from conformance.served.plan import ServedCase, plan_all, served_cases
 from conformance.served.words import is_served
-from conformance.suite import LAW, SUITES
+from conformance.suite import IN_FORMS, LAW, SUITES, on_probes
 from conformance.verdict import EXIT_CODES, CaseVerdict, Verdict, run_verdict
 from conformance.verifier import VerifierCapabilities
 from conformance.verifier.decide import judge_verifiers
@@ -158,7 +159,7 @@ def _cases(name: str, settings: Settings, said: Described | None) -> Iterator[Ca
         yield replace(case, environment=said.environment)
         return
     claims, error = said.capabilities, said.error
-    for probe, d in _questions(settings, claims):
+    for probe, d in dict.fromkeys(_questions(settings, claims)):  # two suites may ask the same
         yield Case(
             name,
             probe,
@@ -168,6 +169,18 @@ def _cases(name: str, settings: Settings, said: Described | None) -> Iterator[Ca
             refusal=claims.refuses(d),
             error=error,
             environment=said.environment,
+        )
+    for form, d in _forms(settings):
+        yield Case(
+            name,
+            FORMS[form].probe or probe_for(claims, settings.probe),
+            d,
+            said.card,
+            claims,
+            refusal=FORMS[form].refused(claims) or claims.refuses(d),
+            error=error,
+            environment=said.environment,
+            form=form,
         )
 
 
@@ -191,8 +204,8 @@ def ask(name: str, settings: Settings) -> Described:
 
 def _questions(settings: Settings, capabilities: Capabilities) -> Iterator[tuple[str, Decoding]]:
     """The (probe, decoding) pairs put to an engine: every decoding on the probe its method needs,
-    and before them the worked example where the draft can be given, or a small vocabulary where
-    drafts come from lookup.
+    before them the worked example where the draft can be given, or a small vocabulary where drafts
+    come from lookup, and after them what the suites ask on probes of their own.
     """
     law = not settings.uses_default_decodings or LAW in settings.suites
     if settings.uses_default_decodings and settings.probe is None and law:
@@ -204,6 +217,16 @@ def _questions(settings: Settings, capabilities: Capabilities) -> Iterator[tuple
     if settings.uses_default_decodings:
         asked += [d for name in settings.suites if name != LAW for d in SUITES[name]]
     yield from ((probe, decoding) for decoding in asked)
+    if settings.uses_default_decodings and settings.probe is None:
+        for name in settings.suites:
+            yield from on_probes(name, capabilities.draft)
+
+
+def _forms(settings: Settings) -> tuple[tuple[str, Decoding], ...]:
+    """The (form, decoding) pairs put to an engine."""
+    if not settings.uses_default_decodings:
+        return ()
+    return tuple(asked for name in settings.suites for asked in IN_FORMS.get(name, ()))
 
 
 def judge_cases(

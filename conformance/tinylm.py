@@ -23,6 +23,7 @@ from conformance.errors import ProbeError
 from conformance.law import Floats
 
 Tokens = NDArray[np.int64]
+BEYOND = 64  # positions behind the context's end, for proposals of a last block that is cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ class TinyLlama:
         self.dtype = dtype
         self._w = {name: np.asarray(w, dtype=dtype) for name, w in weights.items()}
         inverse = shape.rope_theta ** (-np.arange(0, shape.head_dim, 2) / shape.head_dim)
-        angle = np.outer(np.arange(shape.context), inverse)  # [context, head_dim / 2]
+        places = shape.context + BEYOND
+        angle = np.outer(np.arange(places), inverse)  # [places, head_dim / 2]
         self._cos = np.concatenate([np.cos(angle)] * 2, axis=-1).astype(dtype)
         self._sin = np.concatenate([np.sin(angle)] * 2, axis=-1).astype(dtype)
 

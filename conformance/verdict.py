@@ -73,6 +73,8 @@ class Finding:
         ``"TV"``, ``"leak"`` or ``"rate"``.
     message : str
         One sentence for a person.
+    figures : dict of str to float
+        Numbers that a test counts or measures, by name.
     """
 
     test: str
@@ -89,6 +91,7 @@ class Finding:
     detectable: float | None = None
     detectable_unit: str = ""
     message: str = ""
+    figures: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

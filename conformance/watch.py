@@ -74,10 +74,13 @@ class Watch:
         mine = self.arms[arm]
         if self._crossed(mine):
             return
+        work = self.case.workload
+        assert work is not None
         for batch in mine.take(tokens, prompt):
             if mine.seen > self.last:
                 return
-            self._look(mine, *batch)
+            begin = mine.seen - len(batch[0])
+            self._look(mine, *batch, work.lengths[begin : mine.seen])
             if self._crossed(mine):
                 if arm == "speculative":
                     self.crossed_at = mine.seen
@@ -98,10 +101,10 @@ class Watch:
     def _crossed(self, arm: _Arm) -> bool:
         return p_value(arm.bet.log_e) <= self.level
 
-    def _look(self, arm: _Arm, tokens: Tokens, prompt: Tokens) -> None:
+    def _look(self, arm: _Arm, tokens: Tokens, prompt: Tokens, lengths: Tokens) -> None:
         work = self.case.workload
         assert work is not None
-        tree = self.case.oracle.tree(prompt, tokens)
+        tree = self.case.oracle.tree(prompt, tokens, lengths)
         ledger = Ledger(prompt, len(work.repeated_prompts))
         for chunk in self.case.oracle.chunks(work.prompt_array, tree):
             at = tree.instances(chunk.begin, chunk.begin + len(chunk.logits))

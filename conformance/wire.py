@@ -15,17 +15,20 @@ from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any, get_args
 
+from conformance import returned
 from conformance.contract import (
     Capabilities,
     Completion,
     Draft,
     EngineCard,
+    Logprobs,
     ModelPair,
     Precision,
     Request,
     Verification,
 )
-from conformance.decoding import PROCESSORS, Decoding, Dialect
+from conformance.decoding import FILTERS, FIRST_WARPS, PROCESSORS, ROADS, Decoding, Dialect
+from conformance.ends import ends_of
 from conformance.errors import BadAnswerError, EngineLoadError
 
 Json = dict[str, Any]
@@ -33,12 +36,20 @@ PROTOCOL = 1
 SCHEMA_PATH = Path(__file__).with_name("protocol.schema.json")
 LONGEST_FIELD = 500  # of a card
 MOST_DRAFTED = 1_000_000  # in one block
+MOST_SPARE = 256
 MOST_PACKAGES = 5000
 MOST_COUNTED = 10**12  # in one batch
 LONGEST_TIME = 1e9  # seconds
+LATER_FILTERS = FILTERS[FIRST_WARPS - 1 :]  # that an older engine does not know
 # What `read_description` may raise; the last at what is nested without end.
 UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
-SWITCHES = ("control", "sampling", "greedy", "top_k", "top_p", "min_p", "reproducible")
+SWITCHES = (
+    "control", "sampling", "greedy", *FILTERS, "reproducible", "lengths", "ragged", "mixed",
+    "unseeded", "long",
+)  # fmt: skip
+ONE_OF = {
+    "draft": Draft, "precision": Precision, "verification": Verification, "logprobs": Logprobs,
+}  # fmt: skip
 
 
 def json_schema() -> Json:
@@ -113,30 +124,31 @@ def read_description(data: Json) -> tuple[EngineCard, Capabilities]:
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a string, not {value!r:.100}")
     card = {name: plain_text(value, LONGEST_FIELD) for name, value in card.items()}
-    raw["processors"] = tuple(_strings(raw.get("processors", []), "processors"))
+    for name in ("processors", "greedy_roads"):
+        raw[name] = tuple(_strings(raw.get(name, []), name))
     capabilities = Capabilities(**(raw | {"dialect": Dialect(**dialect)}))
     for name in SWITCHES:
         if not isinstance(getattr(capabilities, name), bool):
             raise TypeError(f"{name} must be True or False, not {raw.get(name)!r:.100}")
-    size, most = capabilities.max_batch, capabilities.processes
-    if type(size) is not int:
-        raise TypeError(f"max_batch must be a whole number, not {size!r:.100}")
-    if most is not None and (type(most) is not int or most < 1):
-        raise TypeError(f"processes must be a whole number >= 1, not {most!r:.100}")
+    _check_numbers(capabilities)
     if unknown := set(capabilities.processors) - set(PROCESSORS):
         raise ValueError(f"processors are {', '.join(PROCESSORS)}, and not {unknown!r:.100}")
-    if capabilities.draft not in get_args(Draft):
-        raise ValueError(f"draft must be one of {get_args(Draft)}, not {capabilities.draft!r:.100}")
-    if capabilities.precision not in get_args(Precision):
-        raise ValueError(
-            f"precision must be one of {get_args(Precision)}, not {capabilities.precision!r:.100}"
-        )
-    if capabilities.verification not in get_args(Verification):
-        raise ValueError(
-            f"verification must be one of {get_args(Verification)}, not "
-            f"{capabilities.verification!r:.100}"
-        )
+    if unknown := set(capabilities.greedy_roads) - set(ROADS):
+        raise ValueError(f"greedy_roads are {', '.join(ROADS)}, and not {unknown!r:.100}")
+    for name, kinds in ONE_OF.items():
+        if (value := getattr(capabilities, name)) not in get_args(kinds):
+            raise ValueError(f"{name} must be one of {get_args(kinds)}, not {value!r:.100}")
     return EngineCard(**card), capabilities
+
+
+def _check_numbers(capabilities: Capabilities) -> None:
+    size, most, spare = (getattr(capabilities, n) for n in ("max_batch", "processes", "spare"))
+    if type(size) is not int:
+        raise TypeError(f"max_batch must be a whole number, not {size!r:.100}")
+    if type(spare) is not int or not 0 <= spare <= MOST_SPARE:
+        raise TypeError(f"spare must be from 0 to {MOST_SPARE}, not {spare!r:.100}")
+    if most is not None and (type(most) is not int or most < 1):
+        raise TypeError(f"processes must be a whole number >= 1, not {most!r:.100}")
 
 
 def _known(data: Json, key: str, kind: Any) -> Json:
@@ -186,6 +198,7 @@ def encode_requests(requests: Sequence[Request]) -> list[Json]:
             "speculate": r.speculate,
             # only where it is asked for: an engine may be older than this field
             **({"times": True} if r.times else {}),
+            **({"logprobs": True} if r.logprobs else {}),
         }
         for r in requests
     ]
@@ -196,15 +209,20 @@ def _decoding(decoding: Decoding) -> Json:
     out.
     """
     data = asdict(decoding)
-    return {k: v for k, v in data.items() if k not in PROCESSORS or k in decoding.processors}
+    filters = [name for name in LATER_FILTERS if data[name] is not None]
+    said = (*decoding.processors, *filters, *(("road",) if decoding.road else ()))
+    later = (*PROCESSORS, *LATER_FILTERS, "road", "logprobs")
+    return {k: v for k, v in data.items() if k not in later or k in said}
 
 
 def decode_requests(data: Sequence[Json]) -> list[Request]:
     """The inverse of `encode_requests`."""
-    return [
-        Request(**(row | {"prompt": tuple(row["prompt"]), "decoding": _read(row["decoding"])}))
-        for row in data
-    ]
+    return [_request(dict(row)) for row in data]
+
+
+def _request(row: Json) -> Request:
+    decoding = row["decoding"] | {"logprobs": row.pop("logprobs", False)}
+    return Request(**(row | {"prompt": tuple(row["prompt"]), "decoding": _read(decoding)}))
 
 
 def _read(data: Json) -> Decoding:
@@ -245,7 +263,11 @@ def read_completions(answer: Json, requests: Sequence[Request]) -> tuple[Json, .
     try:
         answers = [
             Completion(
-                c["tokens"], rounds=c.get("rounds"), counts=c.get("counts"), times=c.get("times")
+                c["tokens"],
+                rounds=c.get("rounds"),
+                counts=c.get("counts"),
+                times=c.get("times"),
+                logprobs=c.get("logprobs"),
             )
             for c in answer["completions"]
         ]
@@ -262,16 +284,19 @@ def _completion(answer: object, request: Request, i: int) -> Json:
     wanted = request.max_new_tokens
     tokens = _integers(answer.tokens, f"tokens of answer {i}", wanted + 1)
     length = wanted
-    if any(t in request.decoding.stop for t in tokens):
-        length = _length(tokens, request.decoding)
+    ends = ends_of(tokens, request.decoding)
+    if ends:
+        length = 1 + ends[0]  # an end that came too early is the law's to condemn
         # sequences keep one length: one that has ended goes on with its last token
-        tokens += tokens[-1:] * (wanted - len(tokens) if _ended(tokens, request.decoding) else 0)
+        over = ends[-1] == len(tokens) - 1 or ends[-1] >= request.decoding.min_new_tokens
+        tokens += tokens[-1:] * (wanted - len(tokens) if over else 0)
     if len(tokens) != wanted:
+        may_end = request.decoding.stop or request.decoding.stop_strings
         fault = "nothing" if not tokens else f"{len(tokens)} tokens"
         fault = fault if len(tokens) < wanted else "too many tokens"
         raise BadAnswerError(
             f"answer {i} has {fault} where {wanted} tokens were asked for and no "
-            + ("stop token ends it" if request.decoding.stop else "end-of-sequence token exists")
+            + ("stop token ends it" if may_end else "end-of-sequence token exists")
         )
     rounds = None
     if answer.rounds is not None and not request.speculate:
@@ -285,6 +310,8 @@ def _completion(answer: object, request: Request, i: int) -> Json:
     read: Json = {"tokens": tokens, "rounds": rounds, "counts": _counts(answer, request, i)}
     if request.times and answer.times is not None:
         read["times"] = _times(answer.times, i, length)
+    if request.logprobs:
+        read["logprobs"] = returned.check(answer.logprobs, i, length, wanted)
     return read
 
 
@@ -356,18 +383,6 @@ def _pairs(answered: Sequence[Sequence[int]], i: int, wanted: int) -> list[list[
                 f"drafted <= {MOST_DRAFTED:,} is wanted"
             )
     return pairs
-
-
-def _length(tokens: list[int], decoding: Decoding) -> int:
-    """Tokens up to the first stop token; one that came too early is the law's to condemn."""
-    return 1 + next(i for i, token in enumerate(tokens) if token in decoding.stop)
-
-
-def _ended(tokens: list[int], decoding: Decoding) -> bool:
-    """Whether an answer that is short ends in a stop token, or went on after one."""
-    return tokens[-1] in decoding.stop or any(
-        token in decoding.stop for token in tokens[decoding.min_new_tokens :]
-    )
 
 
 def _rounds(answered: Sequence[Sequence[int]], i: int, length: int, wanted: int) -> list[list[int]]:

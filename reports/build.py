@@ -16,6 +16,7 @@ from statsmodels.stats.multitest import multipletests
 
 from conformance._version import __version__
 from conformance.acceptance import Acceptance
+from conformance.decoding import FIRST_WARPS, WARPS
 from conformance.plan import Case, RunPlan
 from conformance.probes import Probe, load_probe, open_probe
 from conformance.reports.details import (
@@ -58,7 +59,7 @@ def case_model(result: CaseResult, stage: int = 1) -> CaseModel:
         id=case.id,
         engine=case.engine,
         probe=case.probe,
-        decoding=str(case.decoding),
+        decoding=case.configuration,
         workload=str(case.workload) if case.workload else "",
         verdict=result.verdict.verdict,
         why=result.verdict.why,
@@ -71,6 +72,7 @@ def case_model(result: CaseResult, stage: int = 1) -> CaseModel:
         pit=[PitModel(**asdict(h)) for h in result.pit],
         error=result.error,
         stage=stage,
+        form=case.form,
         claim="relative" if case.probe == MODEL else "absolute",
         trajectories=[TrajectoryModel(**asdict(t)) for t in result.trajectories],
         acceptance=_acceptance(result.acceptance),
@@ -220,10 +222,22 @@ def _engine(case: Case) -> EngineModel:
         else "the server's own; the control arm has it too"
         if case.probe == MODEL
         else (
-            f"{' then '.join(dialect.order)}; token crossing top_p: {dialect.top_p_crossing}; "
-            f"top_k ties: {dialect.top_k_ties}"
+            f"{' then '.join(_warps(case))}; token crossing top_p: {dialect.top_p_crossing}; "
+            f"top_k ties: {dialect.top_k_ties}{_grammar(case)}"
         ),
     )
+
+
+def _warps(case: Case) -> list[str]:
+    """The order of warps; of those that not every engine has, what this one claims."""
+    claims = case.capabilities
+    later = WARPS[FIRST_WARPS:]
+    return [w for w in claims.dialect.warps if w not in later or getattr(claims, w)]
+
+
+def _grammar(case: Case) -> str:
+    again = case.capabilities.dialect.grammar == "resample"
+    return "; a grammar is asked after a token was drawn" if again else ""
 
 
 def _probes(cases: Sequence[Case]) -> Iterator[Probe]:

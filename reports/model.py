@@ -57,6 +57,9 @@ class FindingModel(_Strict):
     detectable: float | None
     detectable_unit: str
     message: str
+    figures: dict[str, float] = Field(
+        default={}, description="what the test counts or measures, by name"
+    )
 
 
 class SpeculationModel(_Strict):
@@ -169,6 +172,9 @@ class CaseModel(_Strict):
     )
     diagnosis: DiagnosisModel | None = Field(
         default=None, description="the likely cause, where a departure was found and it was sought"
+    )
+    form: str = Field(
+        default="plain", description="what its requests have in common, and what they do not"
     )
     claim: Literal["absolute", "relative"] = Field(
         default="absolute",

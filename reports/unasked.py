@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from conformance.decoding import Decoding
+from conformance.decoding import FILTERS, FIRST_WARPS, Decoding
+from conformance.forms import FORMS
 from conformance.plan import Case, RunPlan
 from conformance.processors import penalised
 from conformance.questions import NEVER_ASKED, Tier
@@ -21,6 +22,11 @@ from conformance.verifier.plan import VerifierCase
 
 Found = tuple[Status, str, str]
 
+
+def _later(d: Decoding) -> bool:
+    return any(getattr(d, name) is not None for name in FILTERS[FIRST_WARPS - 1 :])
+
+
 # Kinds of decoding that an engine can be asked for; those a run asked for are its own choice.
 _KINDS: tuple[tuple[str, Callable[[Decoding], bool]], ...] = (
     ("greedy decoding", lambda d: d.greedy),
@@ -29,6 +35,11 @@ _KINDS: tuple[tuple[str, Callable[[Decoding], bool]], ...] = (
     ("top-k", lambda d: d.top_k is not None),
     ("top-p", lambda d: d.top_p is not None),
     ("min-p", lambda d: d.min_p is not None),
+    ("typical, epsilon and eta cut-offs", _later),
+    ("stop strings", lambda d: bool(d.stop_strings)),
+    ("the roads to greedy decoding", lambda d: bool(d.road)),
+    ("a grammar", lambda d: bool(d.grammar)),
+    ("returned log-probabilities", lambda d: d.logprobs),
     ("stop tokens", lambda d: bool(d.stop)),
     ("a least length", lambda d: d.min_new_tokens > 0),
     ("the repetition penalty", lambda d: d.repetition_penalty is not None),
@@ -37,6 +48,7 @@ _KINDS: tuple[tuple[str, Callable[[Decoding], bool]], ...] = (
     ("banned or allowed tokens", lambda d: bool(d.banned or d.allowed)),
 )
 NOT_ASKED_FOR = "no such decoding was asked for (options --suite and -d)"
+NO_SUITE = "no such suite was asked for (option --suite)"
 _NUMBERED = re.compile(r"output index (\d+)")
 _STARTS: tuple[tuple[str, Status], ...] = (
     ("not asked, not claimed: ", "not claimed"),
@@ -161,19 +173,22 @@ def _listed(words: list[str]) -> str:
 
 
 def _not_in_this_run(cases: Sequence[Case]) -> Iterator[Found]:
-    """Decodings that nobody asked for, engine by engine."""
-    mine: dict[str, list[Decoding]] = {}
+    """Decodings, and forms of requests, that nobody asked for, engine by engine."""
+    mine: dict[str, list[Case]] = {}
     for case in cases:
         if not isinstance(case, VerifierCase):
-            mine.setdefault(case.engine, []).append(case.decoding)
-    missing: dict[str, list[str]] = {}
+            mine.setdefault(case.engine, []).append(case)
+    missing: dict[tuple[str, str], list[str]] = {}
     for engine, asked in mine.items():
         for kind, holds in _KINDS:
-            if not any(map(holds, asked)):
-                missing.setdefault(kind, []).append(engine)
-    for kind, engines in missing.items():
+            if not any(holds(c.decoding) for c in asked):
+                missing.setdefault((kind, NOT_ASKED_FOR), []).append(engine)
+        for form in FORMS.values() if all(c.probe != MODEL for c in asked) else ():
+            if form.about and not any(c.form == form.name for c in asked):
+                missing.setdefault((form.about, NO_SUITE), []).append(engine)
+    for (kind, why), engines in missing.items():
         whom = "" if len(engines) == len(mine) else f" of {', '.join(engines)}"
-        yield "not in this run", f"{kind}{whom}", NOT_ASKED_FOR
+        yield "not in this run", f"{kind}{whom}", why
 
 
 def _never(cases: Sequence[Case]) -> Iterator[Found]:

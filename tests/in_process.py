@@ -14,9 +14,10 @@ from scipy import stats
 from conformance import wire
 from conformance.adapters.reference import ReferenceEngine
 from conformance.decoding import Decoding
-from conformance.evidence import Evidence, stack_counts, stack_rounds
+from conformance.evidence import Evidence
 from conformance.gather import arm_requests, arm_seeds
 from conformance.plan import Case, RunPlan
+from conformance.stacked import stack_counts, stack_logprobs, stack_rounds
 from conformance.tinylm import Tokens
 
 TABLES = "CONFORMANCE_TABLES"
@@ -47,8 +48,8 @@ def gather_runs(
     for plan, rs in zip(plans, requests, strict=True):
         mine = [next(answers) for _ in rs]
         # the contract, as a worker process holds it
-        padded = [c["tokens"] for c in wire.encode_completions(mine, rs)]
-        tokens: Tokens = np.array(padded, dtype=np.int64)
+        said = wire.encode_completions(mine, rs)
+        tokens: Tokens = np.array([c["tokens"] for c in said], dtype=np.int64)
         assert case.workload is not None
         out.append(
             Evidence(
@@ -59,6 +60,7 @@ def gather_runs(
                 seconds=0.0,
                 planned=len(rs),
                 counts=stack_counts([a.counts for a in mine]),
+                logprobs=stack_logprobs([c.get("logprobs") for c in said], tokens.shape[1]),
             )
         )
     return out

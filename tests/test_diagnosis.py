@@ -17,9 +17,10 @@ from conformance.diagnosis.candidates import applicable, sized, verified_tokens
 from conformance.diagnosis.cells import BONUS_TOKEN, CELLS, EVENTS, IMPOSSIBLE, Counts, count
 from conformance.diagnosis.place import in_words, strata
 from conformance.diagnosis.score import odds_in_words, polya, predicted, two_samples
-from conformance.evidence import Evidence, first_requests, stack_rounds
+from conformance.evidence import Evidence, first_requests
 from conformance.faults import FAULTS
 from conformance.plan import Case
+from conformance.stacked import stack_rounds
 from conformance.tinylm import Tokens
 from conformance.workload import sampled_prompts
 

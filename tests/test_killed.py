@@ -58,8 +58,10 @@ def test_the_command_killed_at_random_moments(tmp_path: Path, probe_cache: Path)
     asked = [f"{HERE / 'slowly.py'}:Slowly", "--profile", "smoke", "--jobs", "2"]
     asked += [word for d in ("temperature=1", "greedy") for word in ("-d", d)]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
+    begun = time.monotonic()
     done = subprocess.run([*command, *asked, "--out", str(whole), "-q"], check=False)
     assert done.returncode == 0
+    took = time.monotonic() - begun
     kills, seen = 0, 0
     for moment in range(40):
         more = (
@@ -67,7 +69,7 @@ def test_the_command_killed_at_random_moments(tmp_path: Path, probe_cache: Path)
         )
         with subprocess.Popen([*command, *more, "-q"]) as process:
             try:
-                process.wait(random.uniform(2, 9) if moment < 5 else 120)
+                process.wait(took * (random.uniform(0.2, 0.9) if moment < 5 else 10))
             except subprocess.TimeoutExpired:
                 process.kill()
                 kills += 1

@@ -62,15 +62,16 @@ def test_it_is_the_contracts() -> None:
                 default = list(f.default) if isinstance(f.default, tuple) else f.default
                 assert (f.name, said["default"]) == (f.name, default)
     claims = parts["capabilities"]["properties"]
-    for name in ("draft", "verification", "precision"):
+    for name in ("draft", "verification", "precision", "logprobs"):
         assert claims[name]["enum"] == list(get_args(getattr(contract, name.capitalize())))
-    decoding = [f.name for f in fields(Decoding)]
+    decoding = [f.name for f in fields(Decoding) if f.name != "logprobs"]
     assert list(parts["decoding"]["properties"]) == decoding
-    assert parts["decoding"]["required"] == [n for n in decoding if n not in PROCESSORS]
+    later = (*PROCESSORS, *wire.LATER_FILTERS, "road")
+    assert parts["decoding"]["required"] == [n for n in decoding if n not in later]
     assert claims["processors"]["items"]["enum"] == list(PROCESSORS)
-    asked = [f.name for f in fields(Request)]
+    asked = [*(f.name for f in fields(Request)), "logprobs"]
     assert list(parts["request"]["properties"]) == asked
-    assert parts["request"]["required"] == [name for name in asked if name != "times"]
+    assert parts["request"]["required"] == [n for n in asked if n not in ("times", "logprobs")]
     assert parts["load"]["properties"]["probe"]["required"] == [f.name for f in fields(ModelPair)]
     for part in ("start", "answer-to-start"):
         assert parts[part]["properties"]["protocol"]["const"] == wire.PROTOCOL

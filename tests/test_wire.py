@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import evidence, wire
+from conformance import evidence, stacked, wire
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
 from conformance.decoding import WARPS, Decoding, Dialect
 from conformance.errors import BadAnswerError
@@ -199,7 +199,7 @@ def test_counts_are_seen_speculation_without_rounds() -> None:
     sent = wire.encode_completions(
         [Completion([1, 2], counts=(400, 240)), Completion([1, 2])], [REQUEST, REQUEST]
     )
-    kept = evidence.stack_counts([c["counts"] for c in sent])
+    kept = stacked.stack_counts([c["counts"] for c in sent])
     assert kept is not None
     tokens = np.array([c["tokens"] for c in sent])
     none = np.zeros(2, np.int64)
@@ -210,4 +210,4 @@ def test_counts_are_seen_speculation_without_rounds() -> None:
     longer = evidence.continued(made, made)
     assert evidence.speculation_seen(longer).drafted == 800
     assert evidence.speculation_seen(evidence.first_requests(longer, 2)).drafted == 400
-    assert evidence.stack_counts([None, None]) is None
+    assert stacked.stack_counts([None, None]) is None

@@ -76,7 +76,7 @@ NEEDS = {
     "anything": "any",
     "sampling": "any but greedy",
     "temperature": "a temperature other than 1",
-    "filter": "top-k, top-p or min-p",
+    "filter": "a filter: top-k, top-p, min-p, typical, epsilon or eta",
     "warp": "a temperature other than 1, or a filter",
     "processor": "a penalty, a bias, a mask or a least length",
     "history": "a penalty",
@@ -84,6 +84,19 @@ NEEDS = {
     "minimum": "a least length",
     "stop": "stop tokens",
     "stops": "several stop tokens",
+    "greedy": "greedy",
+    "road": "greedy, by the roads of suite greedy",
+    "tie": "greedy, on probe tied",
+    "far": "greedy, on probe horizon",
+    "stop string": "stop strings",
+    "grammar": "a grammar",
+    "grammar and stop": "a grammar and stop tokens",
+    "grammar and filter": "a grammar and a filter",
+    "min_p": "min-p",
+    "later filter": "typical, epsilon or eta cut-off",
+    "temperature and filter": "a temperature other than 1 with a filter",
+    "form": "any, in suites lengths, batches, streams and long",
+    "logprobs": "log-probabilities are asked for",
 }
 
 

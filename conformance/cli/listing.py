@@ -60,7 +60,9 @@ def _ask(name: str) -> tuple[str, str, str]:
     if isinstance(claimed, VerifierCapabilities):
         rule = "greedy" if claimed.greedy else card.rule
         return card.version, card.method, f"a verifier: {rule}"
-    words = [w for w in ("greedy", "sampling", "top_k", "top_p", "min_p") if getattr(claimed, w)]
+    from conformance.decoding import FILTERS  # noqa: PLC0415
+
+    words = [w for w in ("greedy", "sampling", *FILTERS) if getattr(claimed, w)]
     return card.version, card.method, ", ".join(words)
 
 

@@ -29,12 +29,31 @@ def run_options(command: Command) -> Command:
         click.option(
             "--suite",
             "suites",
-            type=click.Choice(["law", "ends", "processors", "all"]),
+            type=click.Choice(
+                [
+                    "law",
+                    "greedy",
+                    "ends",
+                    "stop-strings",
+                    "processors",
+                    "cutoffs",
+                    "structured",
+                    "logprobs",
+                    "lengths",
+                    "batches",
+                    "streams",
+                    "long",
+                    "all",
+                ]
+            ),
             multiple=True,
             default=("law",),
             show_default=True,
-            help="What is asked: sampling itself; stop tokens and least lengths; penalties, biases "
-            "and masks. May be given several times; what --decoding gives is asked instead.",
+            help="What is asked: sampling itself; the roads to greedy decoding, ties and long "
+            "outputs; stop tokens and least lengths; penalties, biases and masks; further "
+            "filters, and several together; grammars; log-probabilities returned; prompts and "
+            "outputs of any length; calls whose requests differ; a draft that is the target; "
+            "long contexts. May be given several times; what --decoding gives is asked instead.",
         ),
         click.option(
             "--profile",

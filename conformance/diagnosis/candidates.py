@@ -9,14 +9,15 @@ import numpy as np
 
 from conformance.adapters.reference import ReferenceEngine
 from conformance.contract import Capabilities, Request
-from conformance.decoding import Decoding
+from conformance.decoding import FILTERS, FIRST_WARPS, Decoding
 from conformance.diagnosis.cells import ACCEPTED, RECOVERED, Counts, count, events, multiplicities
-from conformance.evidence import Evidence, stack_rounds
+from conformance.evidence import Evidence
 from conformance.faults import FAULTS, Fault
 from conformance.faults.steps import EXACT_STEPS
 from conformance.oracle import Oracle, Sample
 from conformance.processors import penalised
 from conformance.reference import emitted_law
+from conformance.stacked import stack_rounds
 from conformance.tinylm import Tokens
 from conformance.wire import encode_completions
 
@@ -71,12 +72,27 @@ def applicable(fault: Fault, decoding: Decoding) -> bool:
         "temperature": warmed,
         "filter": decoding.truncates,
         "warp": warmed or decoding.truncates,
-        "processor": bool(set(decoding.processors) - {"stop"}),
+        "processor": bool(set(decoding.processors) - {"stop", "stop_strings"}),
         "history": decoding.repetition_penalty is not None or penalised(decoding),
         "repetition": decoding.repetition_penalty is not None,
         "minimum": decoding.min_new_tokens > 0,
         "stop": bool(decoding.stop),
         "stops": len(decoding.stop) > 1,
+        "greedy": decoding.greedy,
+        "road": bool(decoding.road),
+        "stop string": bool(decoding.stop_strings),
+        "tie": False,  # no decoding by itself makes a tie, or goes far
+        "far": False,
+        "grammar": bool(decoding.grammar),
+        "grammar and stop": bool(decoding.grammar and decoding.stop),
+        "grammar and filter": bool(decoding.grammar) and decoding.truncates,
+        "min_p": decoding.min_p is not None,
+        "later filter": any(
+            getattr(decoding, name) is not None for name in FILTERS[FIRST_WARPS - 1 :]
+        ),
+        "temperature and filter": warmed and decoding.truncates,
+        "form": False,  # of requests that are alike nothing is wrong
+        "logprobs": False,  # the tokens are right, and the finding says what was returned instead
     }
     return needs[fault.needs]
 

@@ -13,16 +13,33 @@ import difflib
 from conformance.errors import UnknownEngineError
 from conformance.faults.around import AROUND
 from conformance.faults.fault import Fault, Span
+from conformance.faults.greedy import GREEDY
+from conformance.faults.masks import MASKS
 from conformance.faults.positions import POSITIONS
 from conformance.faults.probabilities import PROBABILITIES
+from conformance.faults.returned import RETURNED
 from conformance.faults.rules import RULES
 from conformance.faults.state import STATE
+from conformance.faults.strings import STRINGS
+from conformance.faults.uneven import UNEVEN
 from conformance.reference import Rule
 
 __all__ = ["FAULTS", "Fault", "Span", "parse_fault", "rule_faults"]
 
 FAULTS: dict[str, Fault] = {
-    f.name: f for f in (*RULES, *PROBABILITIES, *POSITIONS, *STATE, *AROUND)
+    f.name: f
+    for f in (
+        *RULES,
+        *PROBABILITIES,
+        *POSITIONS,
+        *STATE,
+        *AROUND,
+        *GREEDY,
+        *MASKS,
+        *RETURNED,
+        *UNEVEN,
+        *STRINGS,
+    )
 }
 
 

@@ -42,7 +42,12 @@ def _not_on_bonus(logits: Floats, history: History, decoding: Decoding, target: 
 def _from_block_start(logits: Floats, history: History, decoding: Decoding, target: bool) -> Floats:
     """The target's places all have the history, and the index, of the block's first."""
     if target:
-        history = History(history.repetition[:, :1], history.presence[:, :1], history.index[:, :1])
+        history = replace(
+            history,
+            repetition=history.repetition[:, :1],
+            presence=history.presence[:, :1],
+            index=history.index[:, :1],
+        )
     return apply(logits, history, decoding)
 
 

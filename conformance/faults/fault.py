@@ -13,7 +13,9 @@ from conformance.reference import Rule
 Tier = Literal["rule", "probability", "engine"]
 Needs = Literal[
     "anything", "sampling", "temperature", "filter", "warp", "processor", "history", "repetition",
-    "minimum", "stop", "stops",
+    "minimum", "stop", "stops", "greedy", "road", "tie", "far",
+    "grammar", "grammar and stop", "grammar and filter", "min_p", "later filter",
+    "temperature and filter", "logprobs", "stop string", "form",
 ]  # fmt: skip
 
 
@@ -72,7 +74,11 @@ class Fault:
         ``"sampling"``, all but greedy; a ``"temperature"`` other than 1; a ``"filter"`` (top-k,
         top-p, min-p); a ``"warp"``, either of the last two; a ``"processor"`` of logits; one that
         looks at the ``"history"``, a penalty; the ``"repetition"`` penalty; a ``"minimum"`` of new
-        tokens; a ``"stop"`` token; several of those, ``"stops"``.
+        tokens; a ``"stop"`` token; several of those, ``"stops"``; ``"greedy"`` ones alone; greedy
+        ones asked for by a ``"road"``; greedy ones of a model whose largest logits ``"tie"``;
+        those that go ``"far"``, beyond 256 tokens; a ``"grammar"``, by itself or with a stop token
+        or a filter; ``"min_p"``; a ``"later filter"`` than that; a temperature with a filter; and
+        ``"logprobs"``, of which the tokens tell nothing; a ``"stop string"``.
     parameter : float or None
         Its size; by default the one it has in the wild. None where there is none.
     span : Span or None

@@ -95,8 +95,7 @@ def _temperature_twice(b: Block) -> Emitted:
 def _unfiltered(b: Block) -> Floats:
     if b.decoding.greedy:
         return b.p
-    none = replace(b.decoding, top_k=None, top_p=None, min_p=None)
-    return warp(b.target_logits, none, b.dialect)
+    return warp(b.target_logits, b.decoding.unfiltered, b.dialect)
 
 
 def _filters_on_bonus_only(b: Block) -> Emitted:

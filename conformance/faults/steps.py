@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from conformance.contract import Request
 from conformance.decoding import Decoding, Dialect
+from conformance.ends import end_of
 from conformance.law import Floats
 from conformance.processors import History, apply
 from conformance.reference import EXACT, Ints, Rule, draw, verify
+from conformance.tinylm import Cache
 
 Round = tuple[int, int]
 
@@ -50,6 +53,9 @@ class Block:
         The token before the block.
     dialect : Dialect or None
         How the decoding is applied; None for the default.
+    told, draft_told : (B, K + 1, V), (B, K, V) float64, or None
+        Log-probabilities to be returned, and what they would be of the draft; None where they are
+        not asked for.
     """
 
     p: Floats
@@ -66,6 +72,8 @@ class Block:
     prompts: Ints
     before: Ints
     dialect: Dialect | None = None
+    told: Floats | None = None
+    draft_told: Floats | None = None
 
     @property
     def k(self) -> int:
@@ -95,6 +103,13 @@ class Emitted:
     tokens: Ints
     accepted: Ints
     drafted: Ints | None = None
+
+
+def law_told(block: Block, emitted: Emitted) -> Floats:
+    """The log-probabilities of what blocks emit, each at its own place. [B, K + 1]"""
+    assert block.told is not None
+    x = np.maximum(emitted.tokens, 0)[..., None]
+    return np.asarray(np.take_along_axis(block.told, x, axis=-1)[..., 0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +163,7 @@ def by_rule(rule: Rule) -> Steps:
 def stopped(answer: Answer, decoding: Decoding) -> Answer:
     """An answer up to the first token that ends it, with the blocks that made it."""
     tokens, rounds = answer
-    found = (t for t in range(decoding.min_new_tokens, len(tokens)) if tokens[t] in decoding.stop)
-    end = next(found, None)
+    end = end_of(tokens, decoding)
     if end is None:
         return answer
     return tokens[: end + 1], rounds[: blocks_until(rounds, end)]
@@ -195,9 +209,23 @@ class Steps:
         ``(logits, history, decoding, target) -> logits``, [b, n, V]: what is done to the logits of
         the target, or the draft, before they are warped.
     counts_rejected : bool
-        Whether rejected proposals stay counted by penalties.
+        Whether rejected proposals stay counted by penalties, and in the state of a grammar.
+    logprobs : callable
+        ``(block, emitted) -> [B, K + 1]``: the log-probabilities returned with what is emitted.
     end : callable
         ``(answer, decoding) -> answer``: where an answer ends.
+    road : callable
+        ``decoding -> decoding``: what is done where a road to greedy decoding is asked for.
+    called : callable
+        ``requests -> requests``: what becomes of those of one call before they are answered.
+    handed : callable
+        ``(answers, beyond) -> answers``: what becomes of those of a batch, when each request's last
+        block had tokens beyond its end.
+    slots : callable
+        ``(rows, size) -> [b]``: where in the cache of a batch the requests are that are not done.
+    cached : callable or None
+        ``(cache, rows, length)``: what becomes of the target's cache when blocks of some rows,
+        [b] each, have been written. None leaves it alone.
     """
 
     uniforms: Callable[[tuple[int, ...], int, int], Floats] = streams
@@ -212,7 +240,15 @@ class Steps:
         lambda logits, history, decoding, target: apply(logits, history, decoding)
     )
     counts_rejected: bool = False
+    logprobs: Callable[[Block, Emitted], Floats] = law_told
     end: Callable[[Answer, Decoding], Answer] = stopped
+    road: Callable[[Decoding], Decoding] = lambda decoding: decoding.taken
+    called: Callable[[list[Request]], list[Request]] = list
+    handed: Callable[[list[Answer], list[list[int]]], list[Answer]] = lambda answers, beyond: (
+        answers
+    )
+    slots: Callable[[Ints, int], Ints] = lambda rows, size: rows
+    cached: Callable[[Cache, Ints, Ints], None] | None = None
 
 
 EXACT_STEPS = Steps()

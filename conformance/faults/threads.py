@@ -6,6 +6,7 @@ import re
 
 REPOSITORIES = {
     "flashinfer": "flashinfer-ai/flashinfer",
+    "llama.cpp": "ggml-org/llama.cpp",
     "mlx-lm": "ml-explore/mlx-lm",
     "ml-recurrent-drafter": "apple/ml-recurrent-drafter",
     "openvino.genai": "openvinotoolkit/openvino.genai",

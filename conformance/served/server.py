@@ -16,6 +16,7 @@ from conformance.adapters import openai_logprobs as logprobs
 from conformance.adapters import openai_styles as styles
 from conformance.adapters.openai import OWNERS, REFUSALS, VERSIONS
 from conformance.adapters.openai_http import Http, Json, Secret, StatusError
+from conformance.adapters.openai_processors import roads
 from conformance.contract import Request
 from conformance.decoding import Decoding
 from conformance.errors import BadAnswerError, EngineLoadError, NotSupportedError
@@ -341,8 +342,9 @@ def request_body(met: Met, decoding: Decoding, a: Ask) -> Json:
 def refusal(met: Met, decoding: Decoding) -> str | None:
     """What cannot be asked for, if anything."""
     style = styles.STYLES["openai" if met.style == "text" else met.style]
-    for name in decoding.processors:  # masks are of a vocabulary, which is not known here
-        if name not in style.processors or name in ("allowed", "banned", "stop"):
+    has = {*style.processors, *roads(style.only)} - {"allowed", "banned", "stop"}
+    for name in (*decoding.processors, decoding.road):  # masks: of an unknown vocabulary
+        if name and name not in has:
             return name
     if met.style == "text":
         return next((n for n in ("top_k", "min_p") if getattr(decoding, n) is not None), None)

@@ -19,11 +19,13 @@ from conformance.arm import check_planned
 from conformance.decoding import Decoding
 from conformance.errors import ConformanceError, EvidenceError
 from conformance.evidence import Evidence, first_requests, read_evidence
+from conformance.forms import FORMS, TOGETHER
 from conformance.gather import Gathered, arm_seeds, evidence_path
 from conformance.parquet import Meta
 from conformance.parts import Parts, failure
 from conformance.plan import AGAIN as ASKED_AGAIN
 from conformance.plan import Case, RunPlan
+from conformance.processors import ends
 from conformance.reports.verify.check import listed
 from conformance.result import CaseResult
 from conformance.served import decide as servers
@@ -33,6 +35,7 @@ from conformance.served.gather import replayed, schedule
 from conformance.served.laws import kept_laws
 from conformance.served.plan import ServedCase
 from conformance.served.server import ARMS, SPECULATIVE
+from conformance.uneven import by_kind
 from conformance.verifier import decide as verifiers
 from conformance.verifier.book import Book, jobs_of
 from conformance.verifier.evidence import AGAIN, EDGE, LAW, read_verifier_evidence
@@ -138,14 +141,18 @@ def _engine(plan: RunPlan, case: Case, folder: Path, most: int) -> Judged:
         workload = case.asked(arm).workload
         assert workload is not None
         planned[arm] = workload.requests
-    asked = {arm: max(n, most) if arm in case.arms else n for arm, n in planned.items()}
+    # both arms in one have twice as many
+    later = dict.fromkeys(case.arms, most) | {TOGETHER: 2 * most}
+    asked = {arm: max(n, later.get(arm, 0)) for arm, n in planned.items()}
     found, error = _read(folder, case, asked, read_evidence)
     arms = {}
     for arm, whole in found.items():
         mine, path = case.asked(arm), evidence_path(folder, case, arm)
         cut = replace(first_requests(whole, planned[arm]), planned=planned[arm])
         check_planned(mine, arm, arm_seeds(plan, mine, arm), path, cut)
-        _check_told(arm, cut, mine.decoding)
+        for kind, part in by_kind(mine, cut).items():
+            _check_told(kind, part, mine.decoding)
+        _check_calls(mine, cut)
         arms[arm] = cut
     missing = {arm: e.planned - len(e.tokens) for arm, e in arms.items()}
     beyond = any(len(e.tokens) > planned[arm] for arm, e in found.items())
@@ -160,9 +167,25 @@ def _engine(plan: RunPlan, case: Case, folder: Path, most: int) -> Judged:
 def _settled(plan: RunPlan, case: Case, arms: dict[str, Evidence]) -> bool:
     """Whether the bets on this evidence allowed to stop there."""
     watch = Watch(plan, case)
-    for arm in case.arms:
+    for arm in set(case.arms) & set(arms):
         watch.add(arm, arms[arm].tokens, arms[arm].prompt)
     return watch.settled()
+
+
+def _check_calls(case: Case, e: Evidence) -> None:
+    """Where calls were planned to be of several sizes, none may reach over the end of one: where a
+    run was interrupted, or had fewer requests, it may only end before.
+    """
+    work = case.workload
+    assert work is not None
+    if e.batch is None or not FORMS[work.form].calls:
+        return
+    size = max(1, case.capabilities.max_batch)
+    most = size // 2 + 1 if e.arm == ASKED_AGAIN else size
+    ends = np.array([end for _, end in work.calls(0, most)], dtype=np.int64)
+    ends = ends[ends < len(e.tokens)]
+    if (e.batch[ends] == e.batch[ends - 1]).any():
+        raise EvidenceError(f"the calls of the {e.arm} arm are larger than planned")
 
 
 def _check_ends(
@@ -182,7 +205,7 @@ def _check_told(arm: str, e: Evidence, decoding: Decoding) -> None:
     """What is told of blocks must account for the tokens, as when the engine answered: for those
     up to the end of an output, which an engine may overlook.
     """
-    n, width = e.tokens.shape
+    n = len(e.tokens)
     if n == 0:
         return
     if arm not in (SPECULATIVE, ASKED_AGAIN) and (e.rounds is not None or e.counts is not None):
@@ -194,8 +217,9 @@ def _check_told(arm: str, e: Evidence, decoding: Decoding) -> None:
     total = np.bincount(request, emitted, minlength=n)
     last = np.zeros(n)
     last[request] = emitted  # of a request's blocks the last one stays
-    stops = np.isin(e.tokens, np.array(decoding.stop, dtype=np.int64))
-    length = np.where(stops.any(axis=1), stops.argmax(axis=1) + 1, width)
+    stops = ends(e.tokens, decoding)
+    width = e.asked_for
+    length = np.where(stops.any(axis=1), np.minimum(stops.argmax(axis=1) + 1, width), width)
     if not ((each > 0) & (total >= length) & (total - last < width)).all():
         raise EvidenceError(f"the blocks told of the {arm} arm do not account for its tokens")
 

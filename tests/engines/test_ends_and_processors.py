@@ -24,14 +24,14 @@ from conformance.suite import SUITES
 PENALTIES = {"repetition_penalty", "presence_penalty", "frequency_penalty"}
 MASKS = {"logit_bias", "banned", "allowed"}
 CLAIMS = {
-    "xllamacpp": MASKS | PENALTIES | {"stop"},
+    "xllamacpp": MASKS | PENALTIES | {"stop", "grammar"},
     "openvino-genai": PENALTIES | {"stop", "min_new_tokens"},
     "openvino-genai:prompt-lookup": PENALTIES | {"stop", "min_new_tokens"},
     "mlx-lm": MASKS | PENALTIES | {"stop"},
     "flashspec": {"stop"},
     "flashspec:batch": {"stop"},
-    "vllm": set(PROCESSORS),
-    "vllm:draft-model": set(PROCESSORS),
+    "vllm": set(PROCESSORS) - {"stop_strings"},
+    "vllm:draft-model": set(PROCESSORS) - {"stop_strings"},
 }
 STOP = Decoding(greedy=True, stop=(5, 17, 23))
 SAMPLED_STOP = Decoding(stop=(5, 17, 23))

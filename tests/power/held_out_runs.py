@@ -34,10 +34,11 @@ from conformance.contract import Capabilities
 from conformance.decide import decide
 from conformance.decoding import DEFAULT_DECODINGS, Decoding
 from conformance.errors import BadAnswerError
-from conformance.evidence import Evidence, stack_rounds
+from conformance.evidence import Evidence
 from conformance.gather import Gathered, arm_requests, arm_seeds
 from conformance.plan import PROFILES, Case, RunPlan, make_plan
 from conformance.result import CaseResult
+from conformance.stacked import stack_rounds
 from conformance.verdict import Verdict, run_verdict
 from conformance.verifier.contract import Verifier
 

@@ -60,6 +60,8 @@ def reduced(case: Case, share: float) -> Case:
 def suite_of(fault: str) -> str:
     """The first suite that has a decoding under which a fault shows."""
     kind = FAULTS[fault.partition("=")[0]]
+    if kind.needs in SUITES:  # of which the tokens tell nothing
+        return kind.needs
     return next((s for s, asked in SUITES.items() if any(applicable(kind, d) for d in asked)), LAW)
 
 

@@ -12,6 +12,7 @@ from conformance.adapters.reference import ReferenceEngine
 from conformance.decoding import Decoding
 from conformance.faults import FAULTS
 from conformance.faults.threads import threads
+from conformance.forms import FORMS
 from conformance.plan import PROFILES, Case, RunPlan, make_plan
 from conformance.questions import NEVER_ASKED
 from conformance.reports import Report
@@ -210,16 +211,19 @@ def test_what_was_not_reached(probe_cache: object, case_of: Cases) -> None:
 def test_what_this_run_left_out(probe_cache: object, case_of: Cases) -> None:
     found = told_of(plan_of("temperature=0.7,top_p=0.9"), case_of, Verdict.EXACT, findings=[])
     assert list(by_status(found, "not in this run")) == [
-        "greedy decoding", "temperature 1 without filters", "top-k", "min-p", "stop tokens",
+        "greedy decoding", "temperature 1 without filters", "top-k", "min-p",
+        "typical, epsilon and eta cut-offs", "stop strings", "the roads to greedy decoding",
+        "a grammar", "returned log-probabilities", "stop tokens",
         "a least length", "the repetition penalty", "presence and frequency penalties",
         "logit bias", "banned or allowed tokens",
+        *(form.about for form in FORMS.values() if form.about),
     ]  # fmt: skip
 
 
 def test_what_no_run_asks(probe_cache: object, case_of: Cases) -> None:
     found = told_of(plan_of("greedy"), case_of, Verdict.EXACT, findings=[])
     never = by_status(found, "not asked by this suite")
-    assert "stop strings" in never
+    assert "several devices, other devices" in never
     assert "the engine around the rule" not in never
     assert never == {q.what: q.why for q in NEVER_ASKED if "engine" in q.tiers}
 

@@ -1,0 +1,58 @@
+"""Far from the beginning: the places of a long context, and how many requests reach each of them.
+
+Requests begin before the borders at which caches are known to wrap, page or slide, and go over
+them. What is judged is every region between two borders by itself, over all its tokens, since no
+prefix is met often enough for a table.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from conformance.law import Bools
+from conformance.statistics import certificate
+from conformance.tinylm import Tokens
+
+# Lengths of prompts: outputs go over the borders below, from several places of a page.
+STARTS = (224, 480, 992, 1100, 231, 493, 1003, 1109)
+BORDERS = (256, 512, 1024)
+SPARE = 1.1  # a tenth of the tokens is more than is ever set aside
+EDGES = (0, *BORDERS)
+
+
+def names() -> tuple[str, ...]:
+    """The regions in words."""
+    between = zip(EDGES, BORDERS, strict=False)
+    return (*(f"positions {low} to {high - 1}" for low, high in between), f"from {BORDERS[-1]} on")
+
+
+def regions(lengths: Tokens, tokens: int) -> dict[str, Bools]:
+    """Which tokens are in each region.
+
+    Parameters
+    ----------
+    lengths : (N,) int64
+        Length of each request's prompt.
+    tokens : int
+        Tokens a request asks for, T.
+
+    Returns
+    -------
+    dict of str to (N, T) bool
+    """
+    place = lengths[:, None] + np.arange(tokens)
+    number = np.searchsorted(BORDERS, place, side="right")
+    return {name: number == i for i, name in enumerate(names())}
+
+
+def requests_needed(tokens: int, level: float, power: float, delta: float) -> int:
+    """How many requests it takes to certify a shift of rank of `delta` in every region, all prompts
+    asked equally often.
+    """
+    each = np.array([r.sum() for r in regions(np.array(STARTS), tokens).values()])
+    turns = 1
+    while True:
+        got = certificate.ks_distance(level, power, int(each.min() * turns / SPARE))
+        if got <= delta:
+            return turns * len(STARTS)
+        turns += 1
