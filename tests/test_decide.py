@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from conformance.contract import Capabilities, EngineCard
-from conformance.decide import AIMED_AT, SEEN_AT_LEAST, size_of, verdict_of
 from conformance.decoding import Decoding
 from conformance.plan import PROFILES, Case, RunPlan
+from conformance.rules import AIMED_AT, SEEN_AT_LEAST, size_of, verdict_of
 from conformance.verdict import Finding, Interval, Speculation, Verdict
 from conformance.workload import Workload
 

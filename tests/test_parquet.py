@@ -284,7 +284,7 @@ CHANGES: dict[str, tuple[str, Callable[[pa.Table], pa.Table]]] = {
     ),
     "unequal lists": ("a row has 2 numbers", with_column("tokens", [[1, 2, 3]] * 5 + [[1, 2]])),
     "a negative length": ("a length", with_column("length", [3] * 5 + [-3])),
-    "a wrong length": ("a length", with_column("length", [2] * 6)),
+    "a wrong length": ("longer than its length", with_column("length", [2] * 6)),
     "a row twice": ("from number 0 on", with_column("request", [0, 1, 2, 2, 3, 4])),
     "rows in another order": ("from number 0 on", with_column("request", [1, 0, 2, 3, 4, 5])),
     "rows from the middle": ("from number 0 on", with_column("request", [5, 6, 7, 8, 9, 10])),

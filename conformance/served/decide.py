@@ -7,12 +7,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from conformance.decide import AIMED_AT, SEEN_AT_LEAST
 from conformance.errors import EvidenceError, NotSupportedError
 from conformance.evidence import LONGEST_BLOCK
 from conformance.gather import Progress, evidence_path
 from conformance.plan import RunPlan
 from conformance.result import ArmFacts, CaseResult
+from conformance.rules import AIMED_AT, SEEN_AT_LEAST
 from conformance.served.evidence import ServedEvidence, load_served
 from conformance.served.gather import Gathered, gather, replayed
 from conformance.served.greedy import greedy_findings

@@ -11,12 +11,12 @@ import numpy as np
 
 from conformance.acceptance import Acceptance, accepted_at
 from conformance.cause import Cause, cause_of
-from conformance.decide import SEEN_AT_LEAST
 from conformance.errors import EngineLoadError, EvidenceError, NotSupportedError
 from conformance.gather import Progress, evidence_path
 from conformance.pictures import binned, counted
 from conformance.plan import RunPlan
 from conformance.result import ArmFacts, Bars, CaseResult, Histogram
+from conformance.rules import SEEN_AT_LEAST
 from conformance.verdict import CaseVerdict, Finding, Speculation, Verdict
 from conformance.verifier import edges
 from conformance.verifier.diagnosis import diagnose

@@ -24,7 +24,7 @@ def verify(*words: str | Path) -> Result:
 def test_status_0_and_what_is_said(mixed) -> None:
     """Of a run that found something: the status is that of the bundle, and not of the run."""
     done = verify(mixed)
-    assert done.exit_code == 0
+    assert done.exit_code == 0, done.output
     assert "VERIFIED" in done.output
     assert "The run's verdict is NOT EXACT." in done.output
     assert "NOT TESTED, and no pass: 6 of 12 cases" in done.output
@@ -82,7 +82,7 @@ def test_a_report_that_was_taken_away(forged) -> None:
 
 def test_json(mixed) -> None:
     done = verify("--json", mixed)
-    assert done.exit_code == 0
+    assert done.exit_code == 0, done.output
     told = json.loads(done.output)
     assert told["agrees"] is True
     assert told["verdict"] == "NOT EXACT"
