@@ -66,11 +66,17 @@ def remembered(
 
     def once(*given: Any) -> Any:
         key = key_of(*given)
-        if key not in known:
+        if key not in known or _gone(known[key]):
             known[key] = work(*given)
         return known[key]
 
     return once
+
+
+def _gone(found: Any) -> bool:
+    """Whether it is a plan that reads probes of a bundle that was removed since."""
+    folders = (getattr(case, "probes", None) for case in getattr(found, "cases", ()))
+    return any(folder is not None and not folder.exists() for folder in folders)
 
 
 def _of_case(plan: RunPlan, case: Case) -> tuple[object, ...]:
