@@ -49,7 +49,7 @@ test: setup  ## Run the tests, without the long ones
 
 FORGERIES = hostile_bundle forged_evidence forged_report forged_run forged_files fuzzed
 test-bundles: setup  ## Run the tests of 'verify' on forged and hostile bundles
-	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile $(FORGERIES:%=tests/verify/test_%.py)
+	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile $(FORGERIES:%=tests/verify/test_%.py) -k "not of_hundreds"
 
 KILLS = power/test_power test_diagnosis verifier/test_verifier_kills
 test-kills: setup  ## Run the whole catalogue of faults: each killed, and named

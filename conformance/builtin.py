@@ -136,7 +136,7 @@ BUILTINS: dict[str, Builtin] = {
         "exact",
         (
             *("sample-and-match", "without-q", "argmax-draft", "top-k-tree", "damaged-draft"),
-            *("block-verification", "variable-length"),
+            *("unmasked-draft", "block-verification", "variable-length"),
         ),
         "other exact rules, which must pass",
     ),

@@ -359,7 +359,7 @@ def _workload(case: Case, profile: Profile, level: float, seed: int, at_least: i
         # A law that is near-tied is set aside; a tenth of the tokens is more than ever was in
         # single precision, and a little over half of them in bfloat16; of those of a probe that
         # ties on purpose, a good third.
-        recipe = RECIPES[case.probe]
+        recipe = case.oracle.probe.recipe
         spare = (2.5 if case.capabilities.low_precision else 1.1) * (1.7 if recipe.tied else 1.0)
         wanted = int(np.ceil(spare * tokens / recipe.greedy_tokens))
         wanted = max(wanted, FAR_REQUESTS if recipe.far else 1)

@@ -145,7 +145,8 @@ def test_a_probe_is_what_its_recipe_says(name, probe_cache):
         assert probe.draft.shape.vocab_size > probe.target.shape.vocab_size
     pair = probe.pair
     size = {"worked-example": 2, "small": 6}.get(name, 32)
-    assert pair == ModelPair(name, probe.folder / "target", probe.folder / "draft", size, 512)
+    context = {"horizon": 1024, "long": 1280}.get(name, 512)
+    assert pair == ModelPair(name, probe.folder / "target", probe.folder / "draft", size, context)
     assert probe.target.shape.vocab_size == size
 
 

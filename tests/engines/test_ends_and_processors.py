@@ -30,8 +30,8 @@ CLAIMS = {
     "mlx-lm": MASKS | PENALTIES | {"stop"},
     "flashspec": {"stop"},
     "flashspec:batch": {"stop"},
-    "vllm": set(PROCESSORS) - {"stop_strings"},
-    "vllm:draft-model": set(PROCESSORS) - {"stop_strings"},
+    "vllm": set(PROCESSORS),
+    "vllm:draft-model": set(PROCESSORS),
 }
 STOP = Decoding(greedy=True, stop=(5, 17, 23))
 SAMPLED_STOP = Decoding(stop=(5, 17, 23))

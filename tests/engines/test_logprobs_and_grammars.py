@@ -94,8 +94,12 @@ def test_vllm_is_asked_for_the_token_s_own():
         sampling_params=SimpleNamespace(StructuredOutputsParams=lambda **said: said)
     )
     asked = vllm_extra.asked(made, Request((1,), 2, Decoding(grammar="(1|2)*", logprobs=True)), 4)
-    assert asked == {"logprobs": 0, "structured_outputs": {"regex": "((w1|w2))*"}}
-    assert vllm_extra.asked(made, Request((1,), 2, Decoding()), 4) == {}
+    assert asked == {
+        "logprobs": 0,
+        "structured_outputs": {"regex": "((w1|w2))*"},
+        "detokenize": False,
+    }
+    assert vllm_extra.asked(made, Request((1,), 2, Decoding()), 4) == {"detokenize": False}
     with pytest.raises(NotSupportedError, match="end of a sequence"):
         vllm_extra.asked(made, Request((1,), 2, Decoding(grammar="1 2", stop=(3,))), 4)
 

@@ -18,7 +18,7 @@ from light import loaded_by
 
 from conformance import launch
 from conformance.adapters import vllm as adapter
-from conformance.adapters import vllm_library
+from conformance.adapters import vllm_library, vllm_watch
 from conformance.contract import Engine, Request
 from conformance.decoding import Decoding
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
@@ -171,7 +171,7 @@ def _step(proposed, emitted):
 def test_rounds_are_watched_and_handed_on():
     scheduler = _Scheduler()
     core = SimpleNamespace(engine_core=SimpleNamespace(scheduler=scheduler))
-    rounds = adapter._Rounds(SimpleNamespace(llm_engine=SimpleNamespace(engine_core=core)))
+    rounds = vllm_watch.Rounds(SimpleNamespace(llm_engine=SimpleNamespace(engine_core=core)))
     for step in (
         _step({}, {"0-a": [5], "1-b": []}),  # the prompt of 1 is read in two pieces
         _step({"0-a": [1, 2, 3]}, {"0-a": [1, 2, 9], "1-b": [4]}),
@@ -191,10 +191,10 @@ def test_counters_are_told_by_batch():
 
         def get_metrics(self):
             self.told *= 2
-            values = {adapter.DRAFTED: self.told, adapter.ACCEPTED: 1, "vllm:other": 77}
+            values = {vllm_watch.DRAFTED: self.told, vllm_watch.ACCEPTED: 1, "vllm:other": 77}
             return [SimpleNamespace(name=k, value=v) for k, v in values.items()]
 
-    counters = adapter._Counters(Llm())
+    counters = vllm_watch.Counters(Llm())
     counters.clear()
     first, second = counters.completions(["0", "1"], [(5,), (4,)])
     assert (first.counts, second.counts) == ((6, 0), None)
