@@ -13,6 +13,8 @@ from bundles import copy, wrong
 from conformance.reports.verify import Status
 from conformance.reports.verify.files import check_files
 
+pytestmark = pytest.mark.long  # run by 'make test-bundles', and by CI
+
 KINDS = ("mixed", "small", "staged", "verifiers", "served", "rounded", "expected")
 
 

@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from conformance.cli import main
 from conformance.reports.verify import Status, verify_bundle
 
+pytestmark = pytest.mark.long  # run by 'make test-bundles', and by CI
+
 
 def verify(*words: str | Path) -> Result:
     return CliRunner().invoke(main, ["verify", *map(str, words)])
