@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from conformance import contract, launch, wire
 from conformance.cli import main
 from conformance.contract import Capabilities, EngineCard, ModelPair, Request
-from conformance.decoding import PROCESSORS, Decoding, Dialect
+from conformance.decoding import LATER_FILTERS, PROCESSORS, Decoding, Dialect
 from conformance.errors import EngineFailure
 from conformance.pool import Task, Worker
 from conformance.probes import load_probe
@@ -66,7 +66,7 @@ def test_it_is_the_contracts() -> None:
         assert claims[name]["enum"] == list(get_args(getattr(contract, name.capitalize())))
     decoding = [f.name for f in fields(Decoding) if f.name != "logprobs"]
     assert list(parts["decoding"]["properties"]) == decoding
-    later = (*PROCESSORS, *wire.LATER_FILTERS, "road")
+    later = (*PROCESSORS, *LATER_FILTERS, "road")
     assert parts["decoding"]["required"] == [n for n in decoding if n not in later]
     assert claims["processors"]["items"]["enum"] == list(PROCESSORS)
     asked = [*(f.name for f in fields(Request)), "logprobs"]
@@ -228,7 +228,7 @@ WORDS = st.sampled_from(
         *SCHEMA["$defs"]["capabilities"]["properties"],
         *SCHEMA["$defs"]["card"]["properties"],
         *("lookup", "token", "drop", "lowest-id", "bfloat16", "order", "top_k_ties"),
-        *("id", "error", "completions", "tokens", "rounds", "counts"),
+        *("id", "error", "completions", "tokens", "rounds", "counts", "times"),
         *("x", "", "\ud800", "y" * 10**4),
     ]
 )
@@ -265,6 +265,18 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
             yield from _places(inner)
 
 
+def read(answer: Any) -> Any:
+    """An answer without what nobody asked for here, and nobody reads."""
+    completions = answer.get("completions")
+    if not isinstance(completions, list):
+        return answer
+    kept = [
+        {k: v for k, v in c.items() if k not in ("times", "logprobs")} if isinstance(c, dict) else c
+        for c in completions
+    ]
+    return answer | {"completions": kept}
+
+
 @settings(max_examples=600, deadline=None)
 @given(st.sampled_from(list(RIGHT)), st.data())
 def test_the_suite_believes_what_the_schema_allows_and_nothing_else(
@@ -285,7 +297,7 @@ def test_the_suite_believes_what_the_schema_allows_and_nothing_else(
         if not list(_places(answer)):
             break
     answer = piped(answer)
-    fits = wrong(answer, part) == [] and answer["id"] == RIGHT[part]["id"]
+    fits = wrong(read(answer), part) == [] and answer["id"] == RIGHT[part]["id"]
     if fits and part == "answer-to-generate":
         fits = accounts(answer)
     assert believed(part, answer) == fits
