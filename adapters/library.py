@@ -1,7 +1,7 @@
 """What adapters share: the version of the library they wrap, and its modules, imported when asked
 for.
 
-Standard library and this suite's errors alone, like the adapters themselves.
+Standard library and this suite's contract alone, like the adapters themselves.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ import importlib
 from importlib import metadata
 from typing import Any
 
+from conformance.contract import Logprobs
 from conformance.errors import EngineLoadError, UnknownEngineError
 
 MOST_THREADS = 1024
+# What the option ``logprobs`` of an engine may be.
+LOGPROBS: dict[str, Logprobs] = {"raw": "raw", "processed": "processed"}
 
 
 def version_of(distribution: str) -> str:

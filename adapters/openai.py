@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast, get_args
 
 from conformance.adapters import openai_told as told
+from conformance.adapters.library import LOGPROBS
 from conformance.adapters.openai_http import Http, Json, Limits, Secret, StatusError, address
 from conformance.adapters.openai_processors import roads
 from conformance.adapters.openai_styles import (
@@ -382,8 +383,8 @@ def create(
                 "control=off-switch and switch=PATH=VALUE"
             )
     limits = limits_of(concurrency, timeout, retries, rate)
-    if logprobs not in told.KINDS:
-        raise UnknownEngineError(f"option logprobs must be {' or '.join(told.KINDS)}")
+    if logprobs not in LOGPROBS:
+        raise UnknownEngineError(f"option logprobs must be {' or '.join(LOGPROBS)}")
     options = {"model": model, "style": style, "precision": precision, "logprobs": logprobs}
     return OpenAIEngine(
         urls,

@@ -10,18 +10,18 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from conformance.adapters.library import LOGPROBS
 from conformance.adapters.openai_styles import STYLES, Style
 from conformance.contract import Completion, Logprobs, Request
 from conformance.errors import NotSupportedError
 
 Json = dict[str, Any]
-KINDS: dict[str, Logprobs] = {"raw": "raw", "processed": "processed"}
 KNOWN = ("vllm", "llama")  # of others it is not known what they are of
 
 
 def kind(style: Style, said: str) -> Logprobs:
     """What a server of a style returns: by default, and as the user says that it was started."""
-    return KINDS[said] if _name(style) in KNOWN else "none"
+    return LOGPROBS[said] if _name(style) in KNOWN else "none"
 
 
 def asked(body: Json, request: Request, style: Style, said: str) -> Json:

@@ -20,7 +20,7 @@ from typing import Any
 
 from conformance.adapters import transformers_config as words
 from conformance.adapters import transformers_extra as extra
-from conformance.adapters.library import need, threads_of, version_of
+from conformance.adapters.library import LOGPROBS, need, threads_of, version_of
 from conformance.adapters.transformers_watch import Clock, Rounds, streamer
 from conformance.contract import (
     Capabilities,
@@ -111,9 +111,9 @@ class TransformersEngine:
         threads: str = "1",
         logprobs: str = "processed",
     ) -> None:
-        if logprobs not in extra.KINDS:
+        if logprobs not in extra.FIELDS:
             raise UnknownEngineError(
-                f"transformers has no logprobs={logprobs}; there are {', '.join(extra.KINDS)}"
+                f"transformers has no logprobs={logprobs}; there are {', '.join(extra.FIELDS)}"
             )
         if dtype not in DTYPES:
             raise UnknownEngineError(
@@ -142,7 +142,7 @@ class TransformersEngine:
             typical_p=True,
             epsilon_cutoff=True,
             eta_cutoff=True,
-            logprobs=extra.KINDS[logprobs],
+            logprobs=LOGPROBS[logprobs],
             lengths=True,
             long=True,
         )

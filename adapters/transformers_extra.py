@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from conformance.contract import Logprobs
 from conformance.decoding import Decoding
 from conformance.grammar import automaton
 
 # Which of its two kinds of scores: ``output_scores`` are after all processors and warpers,
 # ``output_logits`` before.
 FIELDS = {"processed": "scores", "raw": "logits"}
-KINDS: dict[str, Logprobs] = {"processed": "processed", "raw": "raw"}
 
 
 def returned(decoding: Decoding, kind: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance.adapters import vllm_extra as extra
+from conformance.adapters.library import LOGPROBS
 from conformance.adapters.vllm_library import (
     HOMEPAGE,
     is_refusal,
@@ -155,7 +156,7 @@ class VllmEngine:
             verification="token",
             processors=CLAIMED,
             greedy_roads=("temperature-0", "top-k-1"),
-            logprobs=extra.KINDS[logprobs],
+            logprobs=LOGPROBS[logprobs],
             lengths=True,
             ragged=True,
             unseeded=True,

@@ -7,14 +7,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from conformance.contract import Logprobs, Request
+from conformance.contract import Request
 from conformance.decoding import Decoding
 from conformance.errors import NotSupportedError
 from conformance.grammar import spelled
 
 # Its ``logprobs_mode``, its own default first; fixed when an LLM is made.
 MODES = {"raw": "raw_logprobs", "processed": "processed_logprobs"}
-KINDS: dict[str, Logprobs] = {"raw": "raw", "processed": "processed"}
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 

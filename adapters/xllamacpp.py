@@ -24,7 +24,7 @@ from typing import Any
 
 from conformance.adapters import gguf_probe
 from conformance.adapters import xllamacpp_extra as extra
-from conformance.adapters.library import need, threads_of, version_of
+from conformance.adapters.library import LOGPROBS, need, threads_of, version_of
 from conformance.adapters.xllamacpp_methods import CACHES, METHODS, ORDERS, layers_of
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
 from conformance.decoding import Decoding, Dialect
@@ -102,7 +102,7 @@ class XllamacppEngine:
             ("method", method, METHODS),
             ("order", order, ORDERS),
             ("cache", cache, CACHES),
-            ("logprobs", logprobs, extra.KINDS),
+            ("logprobs", logprobs, LOGPROBS),
         ):
             if said not in known:
                 raise UnknownEngineError(
@@ -142,7 +142,7 @@ class XllamacppEngine:
             processors=CLAIMED,
             greedy_roads=("temperature-0", "top-k-1"),
             typical_p=True,
-            logprobs=extra.KINDS[logprobs],
+            logprobs=LOGPROBS[logprobs],
             lengths=True,
             ragged=True,
             unseeded=True,

@@ -6,12 +6,11 @@ import math
 from typing import Any
 
 from conformance.adapters.gguf_probe import ENDS
-from conformance.contract import Logprobs, Request
+from conformance.contract import Request
 from conformance.decoding import Decoding, Dialect
 from conformance.errors import NotSupportedError
 from conformance.grammar import spelled
 
-KINDS: dict[str, Logprobs] = {"raw": "raw", "processed": "processed"}  # its own default first
 # What samplers are called in a request, where not as here. The order of the others is part of it.
 NAMES = {"typical_p": "typ_p"}
 # It draws a token first and looks at the grammar afterwards.

@@ -13,13 +13,14 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from conformance.dialect import FILTERS, FIRST_WARPS, WARPS, Dialect, Warp
+from conformance.dialect import FILTERS, LATER_FILTERS, WARPS, Dialect, Warp
 from conformance.ends import check_strings
 from conformance.errors import InvalidDecodingError
+from conformance.grammar import LARGEST_ID
 from conformance.grammar import check as check_grammar
 
 __all__ = [
-    "DEFAULT_DECODINGS", "FILTERS", "FIRST_WARPS", "PROCESSORS", "ROADS", "WARPS", "Decoding",
+    "DEFAULT_DECODINGS", "FILTERS", "LATER_FILTERS", "PROCESSORS", "ROADS", "WARPS", "Decoding",
     "Dialect", "Warp", "parse_decodings",
 ]  # fmt: skip
 
@@ -30,7 +31,6 @@ PROCESSORS = (
 )  # fmt: skip
 # Ways to ask for the argmax, as interfaces have them; the decoding is the same.
 ROADS = ("temperature-0", "temperature-unset", "top-k-1", "do-sample-false")
-LARGEST_ID = 2**31
 LARGEST_PENALTY = 100.0
 
 
@@ -124,8 +124,7 @@ class Decoding:
     stop_strings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        filters = (getattr(self, name) for name in FILTERS)
-        if self.greedy and (self.temperature != 1.0 or any(f is not None for f in filters)):
+        if self.greedy and (self.temperature != 1.0 or self.filters):
             raise InvalidDecodingError(
                 f"greedy decoding takes the argmax and cannot be combined with {', '.join(WARPS)}; "
                 "ask for one or the other"
@@ -248,6 +247,11 @@ class Decoding:
         return tuple(name for name in PROCESSORS if getattr(self, name) not in (None, (), 0, ""))
 
     @property
+    def filters(self) -> tuple[str, ...]:
+        """The filters it asks for, by name."""
+        return tuple(name for name in FILTERS if getattr(self, name) is not None)
+
+    @property
     def taken(self) -> Decoding:
         """What an engine is asked by this road: sampling, where that is the road's way."""
         if self.road == "top-k-1":
@@ -257,15 +261,16 @@ class Decoding:
     @property
     def unfiltered(self) -> Decoding:
         """The same without its filters."""
-        return replace(
-            self, top_k=None, top_p=None, min_p=None, typical_p=None, epsilon_cutoff=None,
-            eta_cutoff=None,
-        )  # fmt: skip
+        return self.without(FILTERS)
+
+    def without(self, filters: Iterable[str]) -> Decoding:
+        """The same without some filters."""
+        return replace(self, **dict.fromkeys(filters))  # type: ignore[arg-type]  # None, each
 
     @property
     def truncates(self) -> bool:
         """Whether a filter can set a token's probability to zero."""
-        return not self.greedy and any(getattr(self, name) is not None for name in FILTERS)
+        return not self.greedy and bool(self.filters)
 
 
 def _is_id(value: object) -> bool:

@@ -15,6 +15,7 @@ WARPS: tuple[Warp, ...] = (
 )  # fmt: skip
 FILTERS = WARPS[1:]
 FIRST_WARPS = 4  # that every dialect orders; the others came later
+LATER_FILTERS = WARPS[FIRST_WARPS:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,4 +78,4 @@ class Dialect:
     @property
     def warps(self) -> tuple[Warp, ...]:
         """Every warp in order, those that `order` leaves out too."""
-        return (*self.order, *(w for w in WARPS[FIRST_WARPS:] if w not in self.order))
+        return (*self.order, *(w for w in LATER_FILTERS if w not in self.order))

@@ -16,7 +16,7 @@ from conformance.evidence import Evidence
 from conformance.law import Bools
 from conformance.oracle import Tree
 from conformance.plan import Case, RunPlan
-from conformance.processors import ended, longest_gain
+from conformance.processors import ended
 from conformance.statistics import certificate
 from conformance.statistics.proportion import wilson
 from conformance.verdict import Finding, Interval
@@ -81,9 +81,7 @@ class GreedyJudge:
     @property
     def margin(self) -> float:
         """How far below the largest a logit may be, in nats, and still be its equal."""
-        noise = self.case.noise
-        noise = self.case.oracle.probe.tolerance if noise is None else noise
-        return 2 * noise * longest_gain(self.case.decoding)
+        return 2 * self.case.oracle.rounding
 
     def findings(self) -> list[Finding]:
         """Support and identity."""

@@ -18,7 +18,7 @@ from conformance.evidence import Evidence
 from conformance.law import Bools, Floats, softmax
 from conformance.plan import Case, RunPlan
 from conformance.precision import MOST_NATS, SAFETY
-from conformance.processors import ended, longest_gain
+from conformance.processors import ended
 from conformance.statistics import certificate
 from conformance.statistics.proportion import wilson
 from conformance.strata import BONUS, PLAIN, block_places
@@ -177,10 +177,9 @@ def _beside(out: Floats, tokens: Tokens, logs: Floats, row: Tokens, at: Tokens, 
 
 def _tolerance(case: Case) -> float:
     """A log-probability moves by two roundings of a logit at most."""
-    noise = case.oracle.probe.tolerance if case.noise is None else case.noise
     if case.capabilities.logprobs == "raw":
-        return 2 * noise
-    return 2 * noise * longest_gain(case.decoding) / min(case.decoding.temperature, 1.0)
+        return 2 * case.oracle.raw_rounding
+    return 2 * case.oracle.rounding / min(case.decoding.temperature, 1.0)
 
 
 def _as_far_as_control(compared: dict[str, Compared]) -> dict[str, Compared]:

@@ -145,11 +145,19 @@ class Oracle:
         self.probe, self.decoding, self.dialect, self.draft_kind = probe, decoding, dialect, draft
         self.noise = noise
 
+    @property
+    def rounding(self) -> float:
+        """How far rounding may move a logit that is warped, in nats."""
+        return self.raw_rounding * longest_gain(self.decoding)
+
+    @property
+    def raw_rounding(self) -> float:
+        """The same of a logit as the target has it."""
+        return self.probe.tolerance if self.noise is None else self.noise
+
     def _laws(self, logits: Floats) -> Laws:
-        gain = longest_gain(self.decoding)
-        if self.noise is None:
-            return law_at(logits, self.decoding, self.dialect, self.probe.tolerance * gain)
-        return law_at(logits, self.decoding, self.dialect, self.noise * gain, edges_only=True)
+        measured = self.noise is not None
+        return law_at(logits, self.decoding, self.dialect, self.rounding, edges_only=measured)
 
     def _processed(self, logits: Floats, prompts: Tokens, tokens: Tokens) -> Floats:
         return processed(logits, prompts, tokens, self.decoding, self.dialect)

@@ -59,8 +59,7 @@ def with_measured_noise(case: Case, plain: Evidence | None) -> Case:
         )
     if not case.decoding.greedy:
         return replace(case, noise=measured_noise(case.asked(ROUNDING), plain))
-    floor = FLOOR * RMS.get(case.capabilities.precision, 0.0)
-    return replace(case, noise=max(measured_noise(case, plain), floor))
+    return replace(case, noise=max(measured_noise(case, plain), least_noise(case)))
 
 
 def measured_noise(case: Case, plain: Evidence) -> float:
@@ -82,6 +81,11 @@ def measured_noise(case: Case, plain: Evidence) -> float:
             "is no rounding: the declared law is wrong"
         )
     return max(SAFETY * gap / 2, oracle.probe.tolerance)
+
+
+def least_noise(case: Case) -> float:
+    """Rounding of a logit, in nats, that is allowed at near ties whatever the control arm shows."""
+    return FLOOR * RMS.get(case.capabilities.precision, 0.0)
 
 
 def most_noise(case: Case) -> float:
@@ -116,9 +120,8 @@ def note(case: Case) -> str:
     """What was measured, to be said beside the verdict; nothing in single precision."""
     if case.noise is None or case.noise == case.oracle.probe.tolerance:
         return ""
-    floor = FLOOR * RMS.get(case.capabilities.precision, 0.0)
     shown = "measured on the control arm"
-    if case.decoding.greedy and case.noise <= floor:
+    if case.decoding.greedy and case.noise <= least_noise(case):
         shown = "no less than it is on such a probe"
     return (
         f"; rounding in {case.capabilities.precision}, {shown}: up to {case.noise:.2g} nats a "

@@ -27,7 +27,7 @@ from conformance.contract import (
     Request,
     Verification,
 )
-from conformance.decoding import FILTERS, FIRST_WARPS, PROCESSORS, ROADS, Decoding, Dialect
+from conformance.decoding import FILTERS, LATER_FILTERS, PROCESSORS, ROADS, Decoding, Dialect
 from conformance.ends import ends_of
 from conformance.errors import BadAnswerError, EngineLoadError
 
@@ -40,7 +40,6 @@ MOST_SPARE = 256
 MOST_PACKAGES = 5000
 MOST_COUNTED = 10**12  # in one batch
 LONGEST_TIME = 1e9  # seconds
-LATER_FILTERS = FILTERS[FIRST_WARPS - 1 :]  # that an older engine does not know
 # What `read_description` may raise; the last at what is nested without end.
 UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 SWITCHES = (
@@ -209,8 +208,8 @@ def _decoding(decoding: Decoding) -> Json:
     out.
     """
     data = asdict(decoding)
-    filters = [name for name in LATER_FILTERS if data[name] is not None]
-    said = (*decoding.processors, *filters, *(("road",) if decoding.road else ()))
+    said = (*decoding.processors, *decoding.filters, *(("road",) if decoding.road else ()))
+    # what an older engine does not know
     later = (*PROCESSORS, *LATER_FILTERS, "road", "logprobs")
     return {k: v for k, v in data.items() if k not in later or k in said}
 

@@ -28,7 +28,6 @@ from conformance.tinylm import Tokens
 PROMPT_LENGTH = 24
 PHRASE = 8  # a prompt is a phrase said three times, so that n-gram lookup always has a guess
 SAMPLED_PROMPTS = 2
-SAMPLED_TOKENS = 8
 OWN_PROMPT_EVERY = 8
 MOST_OWN_PROMPTS = 2**14
 CANDIDATES = 512

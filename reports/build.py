@@ -16,7 +16,7 @@ from statsmodels.stats.multitest import multipletests
 
 from conformance._version import __version__
 from conformance.acceptance import Acceptance
-from conformance.decoding import FIRST_WARPS, WARPS
+from conformance.decoding import LATER_FILTERS
 from conformance.plan import Case, RunPlan
 from conformance.probes import Probe, load_probe, open_probe
 from conformance.reports.details import (
@@ -231,8 +231,7 @@ def _engine(case: Case) -> EngineModel:
 def _warps(case: Case) -> list[str]:
     """The order of warps; of those that not every engine has, what this one claims."""
     claims = case.capabilities
-    later = WARPS[FIRST_WARPS:]
-    return [w for w in claims.dialect.warps if w not in later or getattr(claims, w)]
+    return [w for w in claims.dialect.warps if w not in LATER_FILTERS or getattr(claims, w)]
 
 
 def _grammar(case: Case) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from conformance.decoding import FILTERS, FIRST_WARPS, Decoding
+from conformance.decoding import LATER_FILTERS, Decoding
 from conformance.forms import FORMS
 from conformance.plan import Case, RunPlan
 from conformance.processors import penalised
@@ -23,10 +23,6 @@ from conformance.verifier.plan import VerifierCase
 Found = tuple[Status, str, str]
 
 
-def _later(d: Decoding) -> bool:
-    return any(getattr(d, name) is not None for name in FILTERS[FIRST_WARPS - 1 :])
-
-
 # Kinds of decoding that an engine can be asked for; those a run asked for are its own choice.
 _KINDS: tuple[tuple[str, Callable[[Decoding], bool]], ...] = (
     ("greedy decoding", lambda d: d.greedy),
@@ -35,7 +31,7 @@ _KINDS: tuple[tuple[str, Callable[[Decoding], bool]], ...] = (
     ("top-k", lambda d: d.top_k is not None),
     ("top-p", lambda d: d.top_p is not None),
     ("min-p", lambda d: d.min_p is not None),
-    ("typical, epsilon and eta cut-offs", _later),
+    ("typical, epsilon and eta cut-offs", lambda d: bool({*LATER_FILTERS} & {*d.filters})),
     ("stop strings", lambda d: bool(d.stop_strings)),
     ("the roads to greedy decoding", lambda d: bool(d.road)),
     ("a grammar", lambda d: bool(d.grammar)),

@@ -9,7 +9,7 @@ import numpy as np
 
 from conformance.adapters.reference import ReferenceEngine
 from conformance.contract import Capabilities, Request
-from conformance.decoding import FILTERS, FIRST_WARPS, Decoding
+from conformance.decoding import LATER_FILTERS, Decoding
 from conformance.diagnosis.cells import ACCEPTED, RECOVERED, Counts, count, events, multiplicities
 from conformance.evidence import Evidence
 from conformance.faults import FAULTS, Fault
@@ -87,9 +87,7 @@ def applicable(fault: Fault, decoding: Decoding) -> bool:
         "grammar and stop": bool(decoding.grammar and decoding.stop),
         "grammar and filter": bool(decoding.grammar) and decoding.truncates,
         "min_p": decoding.min_p is not None,
-        "later filter": any(
-            getattr(decoding, name) is not None for name in FILTERS[FIRST_WARPS - 1 :]
-        ),
+        "later filter": bool({*LATER_FILTERS} & {*decoding.filters}),
         "temperature and filter": warmed and decoding.truncates,
         "form": False,  # of requests that are alike nothing is wrong
         "logprobs": False,  # the tokens are right, and the finding says what was returned instead

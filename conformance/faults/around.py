@@ -7,12 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.decoding import Decoding
-from conformance.faults.fault import Fault
+from conformance.faults.fault import NO_THREAD, Fault
 from conformance.faults.steps import Answer, Steps, blocks_until
 from conformance.law import Floats
 from conformance.processors import History, apply
-
-NO_THREAD = "no thread is known"
 
 # --- processors -----------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from conformance.errors import UnknownEngineError
 from conformance.faults.steps import Steps, by_rule
 from conformance.reference import Rule
 
+NO_THREAD = "no thread is known"  # a fault's note, where nobody reported it
 Tier = Literal["rule", "probability", "engine"]
 Needs = Literal[
     "anything", "sampling", "temperature", "filter", "warp", "processor", "history", "repetition",

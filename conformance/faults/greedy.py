@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.decoding import Decoding
-from conformance.faults.fault import Fault, Span
+from conformance.faults.fault import NO_THREAD, Fault, Span
 from conformance.faults.steps import Block, Emitted, Steps, judged
 from conformance.law import Floats, softmax
 from conformance.reference import Ints, draw
 from conformance.tinylm import Cache
 
-NO_THREAD = "no thread is known"
 TIED = 1e-9  # nats; equal rows give equal logits to the last bits
 FAR = Span(1, 100_000, "the output index from which on", whole=True)
 SLOTS = Span(1, 100_000, "slots", whole=True)

@@ -6,14 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.decoding import Decoding, Dialect, Warp
-from conformance.faults.fault import Fault
+from conformance.decoding import LATER_FILTERS, Decoding, Dialect, Warp
+from conformance.faults.fault import NO_THREAD, Fault
 from conformance.faults.steps import Block, Emitted, Steps, judged
 from conformance.law import Floats, warp
 from conformance.processors import History, apply
-from conformance.reference import acceptance, draw, residual
-
-NO_THREAD = "no thread is known"
+from conformance.reference import Rule, acceptance, residual
 
 # --- grammars -------------------------------------------------------------------------------------
 
@@ -50,16 +48,8 @@ def _accepted_unmasked(b: Block) -> Emitted:
     """Acceptance looks at the target before the mask, what is drawn afterwards at it."""
     if not b.decoding.grammar:
         return judged(b)
-    k, rows = b.k, np.arange(len(b.drafts))
-    x = b.drafts[..., None]
-    chance = np.take_along_axis(acceptance(_unmasked(b)[:, :k], b.q), x, axis=-1)[..., 0]
-    accepted = np.cumprod(b.coins < chance, axis=1).sum(axis=1)
-    at = np.minimum(accepted, k - 1)
-    recovered = residual(b.p[rows, at], b.q[rows, at])
-    law = np.where((accepted == k)[:, None], b.p[:, k], recovered)
-    tokens = np.where(np.arange(k + 1) < accepted[:, None], np.pad(b.drafts, ((0, 0), (0, 1))), -1)
-    tokens[rows, accepted] = draw(law, b.last)
-    return Emitted(tokens, accepted)
+    seen = _unmasked(b)[:, : b.k]
+    return judged(b, Rule("unmasked", lambda p, q: acceptance(seen, q), residual))
 
 
 def _masked_after_filters(b: Block) -> Emitted:
@@ -85,8 +75,7 @@ def _without_min_p(b: Block) -> Emitted:
 
 
 def _without_later(b: Block) -> Emitted:
-    known = replace(b.decoding, typical_p=None, epsilon_cutoff=None, eta_cutoff=None)
-    return _filtered(b, known)
+    return _filtered(b, b.decoding.without(LATER_FILTERS))
 
 
 def _temperature_elsewhere(b: Block) -> Emitted:

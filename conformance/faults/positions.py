@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.fault import Fault, Span
+from conformance.faults.fault import NO_THREAD, Fault, Span
 from conformance.faults.probabilities import rounded
 from conformance.faults.rules import RULES, normalised, one_hot
 from conformance.faults.steps import Block, Emitted, Steps, judged
@@ -211,7 +211,7 @@ POSITIONS = (
         "engine",
         lambda _: Steps(verify=_holes),
         needs="anything",
-        note="no thread is known",
+        note=NO_THREAD,
     ),
     Fault(
         "rejected-zeroed",
@@ -220,7 +220,7 @@ POSITIONS = (
         "recovered tokens",
         "engine",
         lambda _: Steps(verify=_zeroed_proposal),
-        note="no thread is known",
+        note=NO_THREAD,
     ),
     Fault(
         "recovered-from-last",
@@ -230,7 +230,7 @@ POSITIONS = (
         "engine",
         lambda _: Steps(verify=_recovered_from_last),
         needs="anything",
-        note="no thread is known",
+        note=NO_THREAD,
     ),
     Fault(
         "recovered-from-next",
@@ -276,7 +276,7 @@ POSITIONS = (
         "bonus tokens",
         "engine",
         lambda _: _bonus(lambda b: one_hot(b.p[:, b.k].argmax(axis=-1), b.p.shape[-1])),
-        note="no thread is known",
+        note=NO_THREAD,
     ),
     Fault(
         "greedy-verifier",

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformance.faults.fault import Fault, Span
+from conformance.faults.fault import NO_THREAD, Fault, Span
 from conformance.faults.rules import normalised, one_hot
 from conformance.faults.steps import Block, Emitted, Steps, judged
 from conformance.law import Floats, softmax, warp
@@ -241,7 +241,7 @@ PROBABILITIES = (
         "probability",
         lambda _: Steps(verify=_temperature_twice),
         needs="temperature",
-        note="no thread is known",
+        note=NO_THREAD,
     ),
     Fault(
         "filters-on-bonus-only",
@@ -269,7 +269,7 @@ PROBABILITIES = (
         "recovered tokens",
         "probability",
         _unfinished_ratio,
-        note="no thread is known",
+        note=NO_THREAD,
     ),
     Fault(
         "tail-lost",

@@ -6,20 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from conformance.faults.fault import Fault
-from conformance.faults.steps import Block, Emitted, Steps, law_told
+from conformance.faults.fault import NO_THREAD, Fault
+from conformance.faults.steps import Block, Emitted, Steps, law_told, looked_up
 from conformance.law import Bools, Floats, softmax
 from conformance.reference import residual
-
-NO_THREAD = "no thread is known"
-
-
-def _at(block: Block, emitted: Emitted, told: Floats, shift: int = 0) -> Floats:
-    """Numbers of another table, or of another place, for the tokens emitted. [B, K + 1]"""
-    place = np.clip(np.arange(block.k + 1) + shift, 0, told.shape[1] - 1)
-    x = np.maximum(emitted.tokens, 0)
-    rows = np.arange(len(x))[:, None]
-    return np.asarray(told[rows, place, x])
 
 
 def _accepted(block: Block, emitted: Emitted) -> Bools:
@@ -51,12 +41,12 @@ def _constant(value: float, where: Place | None = None) -> Steps:
 def _draft(block: Block, emitted: Emitted) -> Floats:
     assert block.draft_told is not None
     there = _accepted(block, emitted)
-    return np.where(there, _at(block, emitted, block.draft_told), law_told(block, emitted))
+    return np.where(there, looked_up(block.draft_told, emitted), law_told(block, emitted))
 
 
 def _one_before(block: Block, emitted: Emitted) -> Floats:
     assert block.told is not None
-    return _at(block, emitted, block.told, -1)
+    return looked_up(block.told, emitted, -1)
 
 
 def _shifted(block: Block, emitted: Emitted) -> Floats:
@@ -68,11 +58,11 @@ def _shifted(block: Block, emitted: Emitted) -> Floats:
 def _bonus_of_last(block: Block, emitted: Emitted) -> Floats:
     assert block.told is not None
     there = _bonus(block, emitted)
-    return np.where(there, _at(block, emitted, block.told, -1), law_told(block, emitted))
+    return np.where(there, looked_up(block.told, emitted, -1), law_told(block, emitted))
 
 
 def _raw(block: Block, emitted: Emitted) -> Floats:
-    return _at(block, emitted, np.log(softmax(block.target_logits)))
+    return looked_up(np.log(softmax(block.target_logits)), emitted)
 
 
 def _residual(block: Block, emitted: Emitted) -> Floats:
@@ -81,7 +71,7 @@ def _residual(block: Block, emitted: Emitted) -> Floats:
     with np.errstate(divide="ignore"):
         drawn_from = np.log(np.concatenate([left, block.p[:, -1:]], axis=1))
     there = _recovered(block, emitted)
-    return np.where(there, _at(block, emitted, drawn_from), law_told(block, emitted))
+    return np.where(there, looked_up(drawn_from, emitted), law_told(block, emitted))
 
 
 RETURNED: tuple[Fault, ...] = tuple(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformance.faults.fault import Fault, Span
+from conformance.faults.fault import NO_THREAD, Fault, Span
 from conformance.law import Floats, softmax
 from conformance.reference import Rule, acceptance, residual
 
@@ -182,7 +182,7 @@ RULES = (
         "accepted tokens",
         "rule",
         lambda _: Rule("inverted-ratio", lambda p, q: acceptance(q, p), residual),
-        note="no thread is known",
+        note=NO_THREAD,
     ),
     Fault(
         "resample-from-p",
@@ -208,7 +208,7 @@ RULES = (
         "recovered tokens",
         "rule",
         _absolute_residual,
-        note="no thread is known",
+        note=NO_THREAD,
     ),
     Fault(
         "ratio-in-place",
@@ -226,6 +226,6 @@ RULES = (
         "recovered tokens",
         "rule",
         _argmax_recovered,
-        note="no thread is known",
+        note=NO_THREAD,
     ),
 )

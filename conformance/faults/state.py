@@ -7,13 +7,12 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from conformance.faults.fault import Fault, Span
+from conformance.faults.fault import NO_THREAD, Fault, Span
 from conformance.faults.steps import Answer, Block, Emitted, Steps, Written, cut, judged, streams
 from conformance.law import Floats
 from conformance.reference import Ints, draw, residual
 
 Seeds = tuple[int, ...]
-NO_THREAD = "no thread is known"
 
 
 # --- random streams -------------------------------------------------------------------------------

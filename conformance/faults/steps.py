@@ -108,8 +108,14 @@ class Emitted:
 def law_told(block: Block, emitted: Emitted) -> Floats:
     """The log-probabilities of what blocks emit, each at its own place. [B, K + 1]"""
     assert block.told is not None
-    x = np.maximum(emitted.tokens, 0)[..., None]
-    return np.asarray(np.take_along_axis(block.told, x, axis=-1)[..., 0])
+    return looked_up(block.told, emitted)
+
+
+def looked_up(told: Floats, emitted: Emitted, shift: int = 0) -> Floats:
+    """A table's numbers, [B, n, V], for the tokens emitted, from so many places on. [B, K + 1]"""
+    x = np.maximum(emitted.tokens, 0)
+    place = np.clip(np.arange(x.shape[1]) + shift, 0, told.shape[1] - 1)
+    return np.asarray(told[np.arange(len(x))[:, None], place, x])
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +168,12 @@ def by_rule(rule: Rule) -> Steps:
 
 def stopped(answer: Answer, decoding: Decoding) -> Answer:
     """An answer up to the first token that ends it, with the blocks that made it."""
+    return up_to(answer, end_of(answer[0], decoding))
+
+
+def up_to(answer: Answer, end: int | None) -> Answer:
+    """An answer up to an output index, with the blocks that made it; all of it up to None."""
     tokens, rounds = answer
-    end = end_of(tokens, decoding)
     if end is None:
         return answer
     return tokens[: end + 1], rounds[: blocks_until(rounds, end)]

@@ -8,17 +8,13 @@ import numpy as np
 
 from conformance.decoding import Decoding
 from conformance.ends import completes, ends_of, patterns
-from conformance.faults.fault import Fault
-from conformance.faults.steps import Answer, Steps, blocks_until
+from conformance.faults.fault import NO_THREAD, Fault
+from conformance.faults.steps import Answer, Steps, blocks_until, up_to
 
 
 def _cut(answer: Answer, ends: Iterable[int]) -> Answer:
     """An answer up to the first of some output indices."""
-    tokens, rounds = answer
-    end = min(ends, default=None)
-    if end is None:
-        return answer
-    return tokens[: end + 1], rounds[: blocks_until(rounds, end)]
+    return up_to(answer, min(ends, default=None))
 
 
 def _last_of_blocks(answer: Answer) -> list[int]:
@@ -98,7 +94,7 @@ STRINGS: tuple[Fault, ...] = (
         "engine",
         lambda _: Steps(end=_ignored),
         needs="stop string",
-        note="no thread is known",
+        note=NO_THREAD,
     ),
     Fault(
         "strings-at-block-end",
@@ -117,7 +113,7 @@ STRINGS: tuple[Fault, ...] = (
         "engine",
         lambda _: Steps(end=_within_a_block),
         needs="stop string",
-        note="no thread is known",
+        note=NO_THREAD,
     ),
     Fault(
         "strings-keep-block",
@@ -145,6 +141,6 @@ STRINGS: tuple[Fault, ...] = (
         "engine",
         lambda _: Steps(end=_whole_words),
         needs="stop string",
-        note="no thread is known",
+        note=NO_THREAD,
     ),
 )

@@ -7,17 +7,15 @@ from dataclasses import replace
 import numpy as np
 
 from conformance.contract import Request
-from conformance.faults.fault import Fault, Span
+from conformance.faults.fault import NO_THREAD, Fault, Span
 from conformance.faults.steps import Answer, Block, Emitted, Steps, judged, streams
 from conformance.law import Floats
 from conformance.reference import Ints
 from conformance.tinylm import Cache
 
-NO_THREAD = "no thread is known"
 PAD = 0
-SEEDS = (
-    2**31
-)  # seeds of requests are below; of those without one the reference makes up larger ones
+# Seeds of requests are below; of those without one the reference makes up larger ones.
+SEEDS = 2**31
 SLOTS = Span(2, 100_000, "slots", whole=True)
 KEPT = Span(2, 100_000, "tokens of prompt and output that fit", whole=True)
 

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
-from conformance import launch
 from conformance.adapters import xllamacpp as llama
 from conformance.contract import Request
 from conformance.decoding import PROCESSORS, Decoding
 from conformance.errors import NotSupportedError, UnknownEngineError
-from conformance.pool import Task, Worker
-from conformance.probes import load_probe
 from conformance.resolve import construct
 from conformance.suite import SUITES
 
@@ -93,28 +89,10 @@ def test_the_window_of_llama_is_declared():
 # --- the engines themselves -----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def ask(probe_cache):
-    """Ask an engine in its own process: ``ask("vllm", decoding)``, both arms of a few prompts."""
-    workers = {}
-
-    def run(name, decoding, new=12):
-        absent = launch.missing(name)
-        if absent:
-            pytest.skip(absent)
-        worker = workers.setdefault(name, Worker(timeout=240))
-        rows = np.random.default_rng(3).integers(0, 32, (8, 8)).tolist()
-        wanted = tuple(
-            Request(tuple(row), new, decoding, None if decoding.greedy else 7 + i, speculate)
-            for speculate in (True, False)
-            for i, row in enumerate(rows)
-        )
-        pair = load_probe("mid", probe_cache).pair
-        return wanted, worker.generate(Task("test", name, pair, wanted))
-
-    yield run
-    for worker in workers.values():
-        worker.close()
+@pytest.fixture
+def ask(both_arms):
+    """``ask("vllm", decoding)``: 12 tokens after each of eight prompts."""
+    return lambda name, decoding, new=12: both_arms(name, decoding, prompts=8, tokens=new)
 
 
 def answered(outcome):

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from conformance import launch, returned
+from conformance import returned
 from conformance.adapters import openai_told, transformers_extra, vllm_extra, xllamacpp_extra
 from conformance.adapters import xllamacpp as llama
 from conformance.adapters.openai_styles import STYLES
@@ -22,7 +22,6 @@ from conformance.decoding import Decoding, Dialect
 from conformance.errors import NotSupportedError, UnknownEngineError
 from conformance.grammar import DEAD, automaton
 from conformance.oracle import Oracle
-from conformance.pool import Task, Worker
 from conformance.probes import load_probe
 from conformance.resolve import construct
 from conformance.suite import SUITES
@@ -128,29 +127,16 @@ def test_transformers_is_told_what_may_come():
 # --- the engines themselves -----------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def ask(probe_cache):
-    """Both arms of a few prompts, in the engine's own process."""
-    workers = {}
+@pytest.fixture
+def ask(both_arms):
+    """``ask("vllm", decoding)``: 8 tokens after each of four prompts, which are to come."""
 
     def run(name, decoding, new=8):
-        absent = launch.missing(name)
-        if absent:
-            pytest.skip(absent)
-        worker = workers.setdefault(name, Worker(timeout=240))
-        rows = np.random.default_rng(3).integers(0, 32, (4, 8)).tolist()
-        wanted = tuple(
-            Request(tuple(row), new, decoding, None if decoding.greedy else 7 + i, speculate)
-            for speculate in (True, False)
-            for i, row in enumerate(rows)
-        )
-        outcome = worker.generate(Task("test", name, load_probe("mid", probe_cache).pair, wanted))
+        wanted, outcome = both_arms(name, decoding, prompts=4, tokens=new)
         assert outcome.error is None, f"{outcome.error}\n{outcome.detail}"
         return wanted, outcome.completions
 
-    yield run
-    for worker in workers.values():
-        worker.close()
+    return run
 
 
 @pytest.mark.parametrize(
