@@ -270,6 +270,13 @@ def test_unevenness_is_counted() -> None:
     alike = replace(found, rounds=None, lengths=None, batch=np.array([0, 0, 0, 1]))
     assert missing(case, alike) == "outputs of different lengths"
     assert "blocks were not told" in finding(case, alike).message
+    long = replace(found, prompt=np.array([1, 2, 1, 2]), batch=np.array([0, 0, 0, 1]))
+    assert missing(case, long) == "prompts of different lengths"
+    blocks = np.array([[i, 4, 1] for i in range(4)])
+    together = replace(found, rounds=blocks, batch=np.array([0, 0, 0, 1]))
+    assert missing(case, together) == "requests of a call that are done at different times"
+    mixed = missing(replace(case, form=MIXED), replace(found, batch=np.array([0, 0, 0, 1])))
+    assert mixed == "calls with and without speculation together"
 
 
 def test_a_pass_needs_what_it_is_about(together, monkeypatch) -> None:

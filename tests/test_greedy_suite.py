@@ -89,6 +89,8 @@ def test_a_road_is_read_as_it_is_written() -> None:
     for road in ROADS:
         decoding = Decoding.parse(f"greedy,road={road}")
         assert decoding.road == road
+        # one of them asks for sampling, among a single token
+        assert decoding.taken == (Decoding(top_k=1) if road == "top-k-1" else PLAIN)
         assert Decoding.parse(str(decoding)) == decoding
     for wrong in ("greedy,road=bus", "temperature=1,road=top-k-1", "top_k=1,road=top-k-1"):
         with pytest.raises(InvalidDecodingError, match="a road is a way to ask for greedy"):
