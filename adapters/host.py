@@ -58,7 +58,7 @@ if __name__ == "__main__":
     if told:
         sys.meta_path.insert(0, _Finder({name: Path(place) for name, place in told}))
 
-from conformance import errors, wire  # noqa: E402 - found by the finder
+from conformance import errors, introduction, wire  # noqa: E402 - found by the finder
 from conformance.contract import Engine  # noqa: E402
 from conformance.errors import ConformanceError  # noqa: E402
 from conformance.resolve import check_engine, construct, is_verifier  # noqa: E402
@@ -122,7 +122,7 @@ class Host:
             said = verifier_wire.describe(verifier.card, verifier.capabilities, injects)
         else:
             self.engine = check_engine(name, made)
-            said = wire.describe(self.engine.card, self.engine.capabilities)
+            said = introduction.describe(self.engine.card, self.engine.capabilities)
         return said | {"environment": environment()}
 
     def close(self) -> None:

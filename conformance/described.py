@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from conformance import wire
+from conformance import introduction
 from conformance.contract import Capabilities, EngineCard
 from conformance.errors import EvidenceError
 from conformance.plan import Case, RunPlan
@@ -72,7 +72,7 @@ def _of_case(case: Case) -> Json:
     if isinstance(case, VerifierCase):
         data = verifier_wire.describe(case.card, case.claims, case.injects)
     else:
-        data = wire.describe(case.card, case.capabilities)
+        data = introduction.describe(case.card, case.capabilities)
     data["error"] = case.error
     data["environment"] = dict(case.environment)
     if isinstance(case, ServedCase):
@@ -93,16 +93,16 @@ def read(name: str, data: Mapping[str, Any]) -> Described:
         error = data["error"]
         if error is not None and not isinstance(error, str):
             raise TypeError(f"error must be a string, not {error!r:.100}")
-        ran_on = wire.read_environment(dict(data))
+        ran_on = introduction.read_environment(dict(data))
         if "verifier" in data:
             card, claims, injects = verifier_wire.read_description(dict(data))
             return Described(card, claims, injects, error, environment=ran_on)
-        card, capabilities = wire.read_description(dict(data))
+        card, capabilities = introduction.read_description(dict(data))
         if "met" not in data:
             return Described(card, capabilities, error=error, environment=ran_on)
         met = _MET.validate_python(data["met"])
         return Described(card, capabilities, error=error, met=met, prompts=_texts(data["prompts"]))
-    except wire.UNREADABLE as exc:
+    except introduction.UNREADABLE as exc:
         raise EvidenceError(f"what run.json says of {name} cannot be read: {exc}") from exc
 
 

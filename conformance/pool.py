@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from conformance import errors, launch, wire
+from conformance import errors, introduction, launch, wire
 from conformance.contract import Capabilities, EngineCard, ModelPair, Request
 from conformance.errors import (
     ConformanceError,
@@ -93,8 +93,8 @@ class Worker:
         """
         answer = self.begin(engine)
         try:
-            return wire.read_description(answer)
-        except wire.UNREADABLE as exc:
+            return introduction.read_description(answer)
+        except introduction.UNREADABLE as exc:
             raise self.refused(f"engine {engine} has an unreadable card: {exc}") from exc
 
     def begin(self, engine: str) -> wire.Json:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformance import contract, launch, wire
+from conformance import contract, introduction, launch, wire
 from conformance.cli import main
 from conformance.contract import Capabilities, EngineCard, ModelPair, Request
 from conformance.decoding import LATER_FILTERS, PROCESSORS, Decoding, Dialect
@@ -243,7 +243,9 @@ RIGHT: dict[str, Any] = {
     "answer-to-start": STARTED
     | {
         "card": {f.name: "x" for f in fields(EngineCard)},
-        "capabilities": piped(wire.describe(EngineCard("x"), Capabilities())["capabilities"]),
+        "capabilities": piped(
+            introduction.describe(EngineCard("x"), Capabilities())["capabilities"]
+        ),
     },
     "answer-to-load": LOADED,
     "answer-to-generate": {

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import evidence, stacked, wire
+from conformance import evidence, introduction, stacked, wire
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
 from conformance.decoding import WARPS, Decoding, Dialect
 from conformance.errors import BadAnswerError
@@ -75,8 +75,8 @@ def test_a_decoding_is_asked_as_it_is_judged(
 
 @given(st.builds(EngineCard, TEXT, TEXT, TEXT, TEXT, TEXT), CAPABILITIES)
 def test_descriptions_round_trip(card: EngineCard, capabilities: Capabilities) -> None:
-    described = piped(wire.describe(card, capabilities))
-    assert wire.read_description(described) == (card, capabilities)
+    described = piped(introduction.describe(card, capabilities))
+    assert introduction.read_description(described) == (card, capabilities)
 
 
 @given(TEXT, st.none() | st.just(Path("/a/draft")), st.integers(1), st.integers(1))
@@ -156,7 +156,7 @@ def test_anything_else_is_a_bad_answer(answer: dict[str, Any]) -> None:
 @given(st.dictionaries(st.sampled_from(["card", "capabilities", "x"]), JSON, max_size=3))
 def test_any_other_description_is_unreadable(data: dict[str, Any]) -> None:
     with pytest.raises((AttributeError, KeyError, TypeError, ValueError)):
-        wire.read_description(data)
+        introduction.read_description(data)
 
 
 @given(st.text(), st.integers(20, 100))

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance import wire as engine_wire
+from conformance import introduction
 from conformance.builtin import builtin_verifier
 from conformance.contract import Capabilities, EngineCard
 from conformance.errors import (
@@ -66,11 +66,11 @@ class VerifierWorker(Worker):
         """
         answer = self.begin(name)
         try:
-            self.environment = engine_wire.read_environment(answer)
+            self.environment = introduction.read_environment(answer)
             if "verifier" in answer:
                 return wire.read_description(answer)
-            return engine_wire.read_description(answer)
-        except engine_wire.UNREADABLE as exc:
+            return introduction.read_description(answer)
+        except introduction.UNREADABLE as exc:
             raise self.refused(f"engine {name} has an unreadable card: {exc}") from exc
 
     def ask(self, message: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from conformance import wire
+from conformance import introduction, wire
 from conformance.contract import EngineCard
 from conformance.errors import BadAnswerError, EngineLoadError
 from conformance.reference import Ints
@@ -65,7 +65,7 @@ def read_description(data: Json) -> tuple[EngineCard, VerifierCapabilities, bool
     for name, value in data["card"].items():
         if not isinstance(value, str):
             raise TypeError(f"{name} must be a string, not {value!r:.100}")
-    card = {n: wire.plain_text(v, wire.LONGEST_FIELD) for n, v in data["card"].items()}
+    card = {n: wire.plain_text(v, introduction.LONGEST_FIELD) for n, v in data["card"].items()}
     return EngineCard(**card), claims, data["injects"] is True
 
 

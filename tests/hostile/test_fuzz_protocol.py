@@ -19,7 +19,7 @@ import fuzzed  # a file's neighbours can be imported
 import numpy as np
 import pytest
 
-from conformance import wire
+from conformance import introduction, wire
 from conformance.contract import Request
 from conformance.decoding import Decoding
 from conformance.errors import (
@@ -159,7 +159,7 @@ def test_a_command_line_that_cannot_be_read() -> None:
 
 def cases(names: list[str], decoding: Decoding = GREEDY, batch: int = 4) -> list[Case]:
     """Cases of engines that nobody asked who they are: what they will say is what is tested."""
-    card, claims = wire.read_description(
+    card, claims = introduction.read_description(
         {"card": fuzzed.card(), "capabilities": fuzzed.capabilities() | {"max_batch": batch}}
     )
     return [Case(name, "table", decoding, card, claims) for name in names]
