@@ -8,7 +8,7 @@ BIN     = $(VENV)/bin
 PIP     = $(BIN)/python -m pip --disable-pip-version-check
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
-.PHONY: help setup audit test test-bundles test-kills test-all calibrate bench lint format wheel clean
+.PHONY: help setup audit test test-engines test-bundles test-kills test-all calibrate bench lint format wheel clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this help
@@ -44,8 +44,11 @@ ENGINES = xllamacpp openvino-genai vllm mlx-lm
 $(ENGINES:%=engine-%): engine-%: setup
 	$(BIN)/conformance setup $*
 
-test: setup  ## Run the tests, without the long ones
-	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "not long"
+test: setup  ## Run the tests, without the long ones and without other processes' engines
+	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "not long and not engines"
+
+test-engines: setup  ## Run the tests that ask engines and servers in processes of their own
+	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "engines and not long"
 
 FORGERIES = hostile_bundle forged_evidence forged_report forged_run forged_files fuzzed altered verify_command
 test-bundles: setup  ## Run the tests of 'verify' on forged and hostile bundles

@@ -27,7 +27,10 @@ PROGRAM = ROOT / "examples/table_engine.js"
 ENGINE = f"exec:node {PROGRAM}"
 RESIDUAL = "Math.max(p - q[i], 0)"
 
-pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="there is no node on the PATH")
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(shutil.which("node") is None, reason="there is no node on the PATH"),
+]
 
 
 @pytest.fixture

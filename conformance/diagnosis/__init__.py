@@ -39,11 +39,13 @@ from conformance.tinylm import Tokens
 CONVINCING = 25.0
 FITS = 1e-4
 ALIKE = float(np.log(1e4))
-# Requests of the first round, in which everything is tried, and of the later ones, for the best of
-# it; in the last, candidates are simulated so many times over, to tell like from like.
-FIRST, SECOND = 240, 1200
+# Requests of the rounds. In a glance everything is tried, in the later ones the best of what is
+# left: all but two must be within `HOPELESS` nats of the best. Of the faults that runs reject, none
+# was ever found more than 16 behind at a glance.
+GLANCE, FIRST, SECOND = 60, 240, 1200
+HOPELESS = 40.0
 FINALISTS, LAST_ROUND = 5, 3
-TIMES = 3
+TIMES = 3  # what is close in the last round is simulated so many times over, to tell it apart
 MOST_PROPOSALS = 8
 
 
@@ -182,22 +184,27 @@ def explain(case: Case, prompts: Tokens, evidence: Evidence, seed: int) -> Diagn
         for name, fault in FAULTS.items()
         if applicable(fault, case.decoding)
     }
-    mine = count(oracle, prompts, evidence, repeats_by_chance(setting, n), rng)
-    trial = _Trial(setting, mine, n, how_often)
-    few = min(FIRST, n)
-    start = count(
-        oracle, prompts, first_requests(evidence, few), repeats_by_chance(setting, few), rng
-    )
-    best = list(faults.values())
-    best = _Trial(setting, start, few, how_often).best(best, FINALISTS)
+
+    def first(requests: int) -> _Trial:
+        few = min(requests, n)
+        some = first_requests(evidence, few)
+        counts = count(oracle, prompts, some, repeats_by_chance(setting, few), rng)
+        return _Trial(setting, counts, few, how_often)
+
+    best = first(GLANCE).best(list(faults.values()), len(faults))
+    best = first(FIRST).best(best, FINALISTS)
+    trial = first(n)
     best = trial.best(best, LAST_ROUND)
-    scores = trial.scores(best, TIMES)
-    first = max(best, key=lambda fault: scores[fault.name])
+    scores = trial.scores(best)
+    if len(trial.best(best, LAST_ROUND, least=1)) > 1:
+        scores = trial.scores(best, TIMES)
+    likeliest = max(best, key=lambda fault: scores[fault.name])
+    again = trial.simulated(likeliest.name, likeliest.parameter, TIMES)
     return Diagnosis(
         scores,
         {fault.name: fault for fault in best},
-        fit(mine, trial.simulated(first.name, first.parameter, TIMES), how_often),
-        in_words(mine, trial.exact),
+        fit(trial.mine, again, how_often),
+        in_words(trial.mine, trial.exact),
     )
 
 
@@ -228,6 +235,9 @@ class _Trial:
             for name, size in tried.items()
         }
 
-    def best(self, faults: list[Fault], so_many: int) -> list[Fault]:
+    def best(self, faults: list[Fault], most: int, least: int = 2) -> list[Fault]:
+        """Those that are not hopeless, but so many at least and at most, best first."""
         scores = self.scores(faults)
-        return sorted(faults, key=lambda fault: -scores[fault.name])[:so_many]
+        ranked = sorted(faults, key=lambda fault: -scores[fault.name])
+        close = [f for f in ranked if scores[f.name] >= scores[ranked[0].name] - HOPELESS]
+        return ranked[: max(least, min(most, len(close)))]

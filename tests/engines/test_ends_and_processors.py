@@ -17,6 +17,8 @@ from conformance.errors import NotSupportedError, UnknownEngineError
 from conformance.resolve import construct
 from conformance.suite import SUITES
 
+pytestmark = pytest.mark.engines
+
 PENALTIES = {"repetition_penalty", "presence_penalty", "frequency_penalty"}
 MASKS = {"logit_bias", "banned", "allowed"}
 CLAIMS = {

@@ -18,6 +18,8 @@ from conformance.probes import load_probe
 from conformance.verdict import Verdict
 from conformance.wire import encode_completions
 
+pytestmark = pytest.mark.engines
+
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 library = pytest.importorskip("flashspec", reason="flashspec is not installed")

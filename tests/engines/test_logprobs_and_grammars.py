@@ -26,6 +26,8 @@ from conformance.probes import load_probe
 from conformance.resolve import construct
 from conformance.suite import SUITES
 
+pytestmark = pytest.mark.engines
+
 TURNS = SUITES["structured"][0]
 SENTENCE = SUITES["structured"][3]
 FILTERED = Decoding(temperature=0.7, top_p=0.8, logprobs=True)

@@ -21,6 +21,8 @@ from conformance.probes import load_probe
 from conformance.runner import Settings, judge_cases, prepare
 from conformance.wire import encode_completions
 
+pytestmark = pytest.mark.engines
+
 if not any(importlib.util.find_spec(name) for name in transport.LIBRARIES):
     pytest.skip("no HTTP library is installed", allow_module_level=True)
 

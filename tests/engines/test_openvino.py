@@ -31,6 +31,8 @@ LOGITS = """
 import importlib.util, json, sys
 from pathlib import Path
 import numpy as np, openvino
+
+pytestmark = pytest.mark.engines
 spec = importlib.util.spec_from_file_location("openvino_probe", sys.argv[1])
 probe = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(probe)

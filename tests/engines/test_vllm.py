@@ -27,6 +27,8 @@ from conformance.pool import Task, Worker
 from conformance.probes import load_probe
 from conformance.verdict import Verdict
 
+pytestmark = pytest.mark.engines
+
 GREEDY = Decoding(greedy=True)
 SAMPLING = Decoding()
 FILTERED = Decoding(temperature=1.5, top_k=12, top_p=0.85)

@@ -23,6 +23,8 @@ from conformance.law import law_at
 from conformance.pool import Task
 from conformance.probes import load_probe
 
+pytestmark = pytest.mark.engines
+
 GREEDY = Decoding(greedy=True)
 SAMPLING = Decoding()
 FILTERED = Decoding(temperature=1.5, top_k=12, top_p=0.85, min_p=0.03)

@@ -37,6 +37,8 @@ from conformance.result import CaseResult
 from conformance.runner import Settings, collect, judge_cases, prepare
 from conformance.verdict import Verdict
 
+pytestmark = pytest.mark.engines
+
 PROGRAM = Path(fuzzed.__file__)
 GREEDY, SAMPLED = Decoding(greedy=True), Decoding()
 KINDS = len(fuzzed.FAULTS) + len(fuzzed.HARMLESS)

@@ -22,6 +22,8 @@ from conformance.runner import Settings, collect, judge_cases, prepare
 from conformance.verdict import Verdict, run_verdict
 from conformance.wire import encode_completions
 
+pytestmark = pytest.mark.engines
+
 HERE = Path(__file__).parent
 GREEDY, SAMPLED = Decoding(greedy=True), Decoding()
 TIMEOUT = 6.0  # long enough to load on a busy machine; what hangs costs this much

@@ -16,6 +16,8 @@ from click.testing import CliRunner, Result
 from conformance.cli import main
 from conformance.probes import CACHE_VARIABLE
 
+pytestmark = pytest.mark.engines
+
 VENDOR = '''
     """A complete engine in one file."""
     from functools import lru_cache

@@ -32,10 +32,13 @@ from conformance.served.target import target
 from conformance.served.words import BY_LAW, CLAIM, MISMATCH
 from conformance.verdict import Verdict
 
-pytestmark = pytest.mark.skipif(
-    not any(__import__("importlib").util.find_spec(n) for n in transport.LIBRARIES),
-    reason="no HTTP library is installed",
-)
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(
+        not any(__import__("importlib").util.find_spec(n) for n in transport.LIBRARIES),
+        reason="no HTTP library is installed",
+    ),
+]
 OWNERS = ("vllm", "sglang", "llamacpp")
 
 

@@ -24,6 +24,8 @@ from conformance.served.nodes import Nodes
 from conformance.served.plan import BY
 from conformance.served.words import BY_LAW, CLAIM, PASSED_BY_LAW
 
+pytestmark = pytest.mark.engines
+
 if not any(importlib.util.find_spec(name) for name in transport.LIBRARIES):
     pytest.skip("no HTTP library is installed", allow_module_level=True)
 

@@ -18,6 +18,8 @@ from conformance.statistics import certificate
 from conformance.statistics.tree import compared
 from conformance.verdict import Verdict
 
+pytestmark = pytest.mark.engines
+
 WARM = Decoding(temperature=0.8)
 
 

@@ -15,10 +15,13 @@ from conformance.served.evidence import first_answers, load_served
 from conformance.served.laws import LAWS, load_laws
 from conformance.served.server import ARMS
 
-pytestmark = pytest.mark.skipif(
-    not any(__import__("importlib").util.find_spec(n) for n in transport.LIBRARIES),
-    reason="no HTTP library is installed",
-)
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(
+        not any(__import__("importlib").util.find_spec(n) for n in transport.LIBRARIES),
+        reason="no HTTP library is installed",
+    ),
+]
 SMOKE = ("-d", "temperature=1", "--profile", "smoke", "--jobs", "1", "--quiet")
 
 

@@ -28,10 +28,13 @@ from conformance.served.target import PROMPTS, target
 from conformance.served.words import CLAIM, MODEL
 from conformance.verdict import Verdict
 
-pytestmark = pytest.mark.skipif(
-    not any(__import__("importlib").util.find_spec(n) for n in transport.LIBRARIES),
-    reason="no HTTP library is installed",
-)
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.skipif(
+        not any(__import__("importlib").util.find_spec(n) for n in transport.LIBRARIES),
+        reason="no HTTP library is installed",
+    ),
+]
 
 
 def first_asks(server):
