@@ -10,7 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-DIGITS = 30  # binary
+DIGITS = 30  # binary, of the 53 that a float64 has
+_DROPPED = 53 - DIGITS
 
 
 def settled(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -22,5 +23,8 @@ def settled(values: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> bool(a == b)
     True
     """
-    mantissa, exponent = np.frexp(values)
-    return np.asarray(np.ldexp(np.round(np.ldexp(mantissa, DIGITS)), exponent - DIGITS))
+    # on the bits themselves, which hold magnitudes in order: laws over 150,000 tokens come by here
+    bits = np.array(values, dtype=np.float64).view(np.int64)
+    bits += 1 << (_DROPPED - 1)
+    bits &= -1 << _DROPPED
+    return bits.view(np.float64)
