@@ -17,6 +17,8 @@ from conformance.pool import Task
 from conformance.probes import load_probe
 from conformance.suite import SUITES
 
+pytestmark = pytest.mark.engines
+
 GREEDY, SAMPLED = SUITES["stop-strings"]
 
 
