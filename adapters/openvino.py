@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conformance.adapters import openvino_texts as texts
 from conformance.adapters.library import need, version_of
 from conformance.contract import (
     Capabilities,
@@ -51,8 +52,9 @@ DIALECT = Dialect(
 # It has no biases, and no masks but those of a grammar, which is one of texts.
 CLAIMED = (
     "repetition_penalty", "presence_penalty", "frequency_penalty", "stop", "min_new_tokens",
+    "stop_strings", "grammar",
 )  # fmt: skip
-Piece = tuple[list[int], list[float]]  # tokens that came together, and their log-probabilities
+Piece = tuple[list[int], list[float]]  # what a step brought: tokens, and their log-probabilities
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +219,14 @@ class OpenVINOEngine:
             rows = [i for i, r in enumerate(requests) if r.speculate == speculate]
             parts = self._run(pipeline, [(requests[i].prompt, configs[i]) for i in rows])
             for i, part in zip(rows, parts, strict=True):
-                piece = [ids for ids, _ in part]
+                tokens = [token for ids, _ in part for token in ids]
                 told = [value for _, values in part for value in values]
+                held = texts.held_back(requests[i].decoding.stop_strings)
+                blocks = texts.blocks(tokens, [len(ids) for ids, _ in part], held)
+                rounds = self._rounds(requests[i], blocks) if speculate and blocks else None
                 answers[i] = Completion(
-                    tokens=tuple(token for ids in piece for token in ids),
-                    rounds=self._rounds(requests[i], piece) if speculate else None,
+                    tokens=tuple(tokens),
+                    rounds=rounds,
                     logprobs=told if requests[i].logprobs else None,
                 )
         return [answer for answer in answers if answer is not None]
@@ -244,23 +249,25 @@ class OpenVINOEngine:
     # --- generating -------------------------------------------------------------------------------
 
     def _run(self, pipeline: Any, rows: list[tuple[tuple[int, ...], Any]]) -> list[list[Piece]]:
-        """What came of every row, in the pieces in which it arrived."""
+        """What every step brought of every row, until the row had ended."""
         handles = [
             pipeline.add_request(i, self._tensor([list(prompt)]), config)
             for i, (prompt, config) in enumerate(rows)
         ]
+        pieces: list[list[Piece]] = [[] for _ in rows]
+        running = self._genai.GenerationStatus.RUNNING
+        ended: set[int] = set()
         try:
             while pipeline.has_non_finished_requests():
                 pipeline.step()
+                for i, handle in enumerate(handles):
+                    if i not in ended:
+                        pieces[i].append(_read(handle))
+                    if handle.get_status() != running:
+                        ended.add(i)
         except RuntimeError:
             self.close()  # what is half done would come back in the next batch
             raise
-        pieces: list[list[Piece]] = []
-        for handle in handles:
-            pieces.append([])
-            while handle.can_read():
-                new = handle.read()[0]
-                pieces[-1].append((new.generated_ids, new.generated_log_probs))
         return pieces
 
     def _config(self, request: Request) -> Any:
@@ -289,6 +296,7 @@ class OpenVINOEngine:
             config.eos_token_id = decoding.stop[0]
             config.stop_token_ids = set(decoding.stop)
             config.min_new_tokens = min(decoding.min_new_tokens, request.max_new_tokens)
+        texts.say(self._genai, config, decoding, self._vocab_size)
         config.repetition_penalty = decoding.repetition_penalty or 1.0
         config.presence_penalty = decoding.presence_penalty or 0.0
         config.frequency_penalty = decoding.frequency_penalty or 0.0
@@ -320,14 +328,16 @@ class OpenVINOEngine:
             # the first token is never speculative, and the last never a proposal
             proposals = min(PROPOSALS, left - 1) if i else 0
             accepted = len(piece) - 1
+            left -= len(piece)
             if self._method.draft == "lookup":
                 found = _lookup(sequence, proposals)
                 if piece[:accepted] != found[:accepted]:
                     return None
                 proposals = len(found)
+                # the last token of an output that a stop string cut may be a proposal as well
+                accepted += i == len(pieces) - 1 and left > 0 and piece == found[: len(piece)]
             rounds.append((proposals, accepted))
             sequence += piece
-            left -= len(piece)
         return tuple(rounds)
 
 
@@ -342,6 +352,18 @@ def _lookup(sequence: list[int], most: int) -> list[int]:
             if sequence[start : start + n] == sequence[length - n :]:
                 return sequence[start + n :][: max(most, 0)]
     return []
+
+
+def _read(handle: Any) -> Piece:
+    """What a handle holds of its one sequence."""
+    tokens: list[int] = []
+    values: list[float] = []
+    while handle.can_read():
+        # nothing of the sequence is in what a stop string took everything from that was held back
+        for new in handle.read().values():
+            tokens += new.generated_ids
+            values += new.generated_log_probs
+    return tokens, values
 
 
 def create(method: str = "", device: str = "CPU", dtype: str = "float32") -> OpenVINOEngine:

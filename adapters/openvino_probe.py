@@ -7,11 +7,12 @@ stateful key-value cache, and scaled dot-product attention, which the engine rep
 paged attention. Weights stay float32, token ids stay what they are, and nothing is added to the
 vocabulary.
 
-The engine insists on a tokenizer (two, which it compares), although token ids are all it is ever
-given. So every model gets one that answers any text with the token 0.
+The engine insists on a tokenizer, although token ids are all it is given, and reads stop strings
+and grammars by it. So every model gets one of its own: token i is the word ``w`` and its number,
+and a blank behind it. With the blank no word begins with another: a grammar's words are tokens.
 
-Imported only inside an environment that has ``openvino``; needs numpy, which comes with it, and
-nothing of this package, so that it can be run alone.
+Imported only inside an environment that has ``openvino`` and ``openvino_tokenizers``; needs numpy,
+which comes with them, and nothing of this package, so that it can be run alone.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ def convert(folder: Path, into: Path) -> Path:
     into.mkdir(parents=True)
     # by default weights are written as float16
     ov.save_model(model, into / "openvino_model.xml", compress_to_fp16=False)
-    ov.save_model(_tokenizer(), into / "openvino_tokenizer.xml")
+    words = _Words(config["vocab_size"])
+    ov.save_model(words.tokenizer(), into / "openvino_tokenizer.xml")
+    ov.save_model(words.detokenizer(), into / "openvino_detokenizer.xml")
     (into / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return into
 
@@ -69,18 +72,77 @@ def _weights(path: Path) -> dict[str, Any]:
     return tensors
 
 
-def _tokenizer() -> Any:
-    """A tokenizer that reads the token 0 in every text. [B] strings -> [B, 1] ids"""
-    ov, np, op = (importlib.import_module(m) for m in ("openvino", "numpy", "openvino.opset13"))
-    text = op.parameter([-1], ov.Type.string, name="string_input")
-    one = op.constant(np.array([1], dtype=np.int64))
-    shape = op.concat([op.shape_of(text, "i64"), one], 0)
-    outputs = []
-    for name, value in (("input_ids", 0), ("attention_mask", 1)):
-        output = op.broadcast(op.constant(np.array(value, dtype=np.int64)), shape)
-        output.output(0).set_names({name})
-        outputs.append(op.result(output))
-    return ov.Model(outputs, [text], "tokenizer")
+class _Words:
+    """A tokenizer of the words ``w0``, ``w1`` ... with blanks between, and the way back.
+
+    Parameters
+    ----------
+    size : int
+        How many words there are. Any other text is the last of them.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._ov: Any = importlib.import_module("openvino")
+        self._np: Any = importlib.import_module("numpy")
+        self._op: Any = importlib.import_module("openvino.opset15")
+        tokenizers = Path(importlib.import_module("openvino_tokenizers").__file__ or "").parent
+        factory: Any = importlib.import_module("openvino.utils.node_factory").NodeFactory()
+        factory.add_extension(next((tokenizers / "lib").glob("*openvino_tokenizers*")))
+        self._make, self._size = factory.create, size
+
+    def tokenizer(self) -> Any:
+        """[B] texts -> [B, L] ids and mask"""
+        op, ov = self._op, self._ov
+        text = op.parameter([-1], ov.Type.string, name="string_input")
+        one, none = self._ints(1), self._ints(0)
+        rows = op.range(none, op.gather(op.shape_of(text, "i32"), none, none), one, "i32")
+        blanks = op.constant(self._np.frombuffer(rb"\s+", self._np.uint8))
+        begin, end, *parts = self._make(
+            "RegexSplit",
+            _outputs(rows, op.add(rows, one), op.string_tensor_unpack(text), blanks),
+            {"behaviour": "remove", "invert": False, "max_splits": -1},
+        ).outputs()
+        known = self._texts([f"w{i}" for i in range(self._size)])
+        every, other = self._ints(range(self._size)), self._ints(self._size - 1)
+        ids = self._make("VocabEncoder", [*parts[:3], *known, *_outputs(every, other)], {})
+        longest = op.reduce_max(op.subtract(end, begin), none)
+        dense = self._make(
+            "RaggedToDense",
+            [begin, end, *_outputs(ids, longest, none)],
+            {"pad_right": True, "pad_max_length": False},
+        )
+        results = []
+        for name, found in zip(("input_ids", "attention_mask"), dense.outputs(), strict=False):
+            wide = op.convert(found, "i64")
+            wide.output(0).set_names({name})
+            results.append(op.result(wide))
+        return ov.Model(results, [text], "tokenizer")
+
+    def detokenizer(self) -> Any:
+        """[B, L] ids -> [B] texts"""
+        op = self._op
+        ids = op.parameter([-1, -1], self._ov.Type.i64, name="ids")
+        words = self._texts([f"w{i} " for i in range(self._size)])
+        found = self._make("VocabDecoder", [*_outputs(op.convert(ids, "i32")), *words], {})
+        *places, letters = found.outputs()
+        begin, end = self._make("FuzeRagged", places, {}).outputs()
+        text = op.string_tensor_pack(begin, end, letters)
+        text.output(0).set_names({"string_output"})
+        return self._ov.Model([op.result(text)], [ids], "detokenizer")
+
+    def _texts(self, texts: list[str]) -> list[Any]:
+        """Where each text begins and ends, and all their letters."""
+        np, raw = self._np, [text.encode() for text in texts]
+        ends = np.cumsum([len(r) for r in raw])
+        letters = self._op.constant(np.frombuffer(b"".join(raw), np.uint8))
+        return _outputs(self._ints([0, *ends[:-1]]), self._ints(ends), letters)
+
+    def _ints(self, value: Any) -> Any:
+        return self._op.constant(self._np.array(value, dtype=self._np.int32))
+
+
+def _outputs(*nodes: Any) -> list[Any]:
+    return [output for node in nodes for output in node.outputs()]
 
 
 class _Graph:

@@ -21,10 +21,11 @@ pytestmark = pytest.mark.engines
 
 PENALTIES = {"repetition_penalty", "presence_penalty", "frequency_penalty"}
 MASKS = {"logit_bias", "banned", "allowed"}
+OPENVINO = {"stop", "min_new_tokens", "stop_strings", "grammar"}
 CLAIMS = {
     "xllamacpp": MASKS | PENALTIES | {"stop", "grammar"},
-    "openvino-genai": PENALTIES | {"stop", "min_new_tokens"},
-    "openvino-genai:prompt-lookup": PENALTIES | {"stop", "min_new_tokens"},
+    "openvino-genai": PENALTIES | OPENVINO,
+    "openvino-genai:prompt-lookup": PENALTIES | OPENVINO,
     "mlx-lm": MASKS | PENALTIES | {"stop"},
     "flashspec": {"stop"},
     "flashspec:batch": {"stop"},

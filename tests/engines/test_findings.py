@@ -12,6 +12,7 @@ import pytest
 from conformance import returned
 from conformance.contract import Request
 from conformance.decoding import Decoding, Dialect
+from conformance.ends import end_of
 from conformance.oracle import Oracle
 from conformance.pool import Task
 from conformance.probes import load_probe
@@ -66,3 +67,21 @@ def test_openvino_gives_accepted_tokens_the_numbers_of_others(both_arms, probe_c
     assert right[False] == 16 * 8
     assert right[True] < 16 * 8 * 3 / 4
     assert strangers > 16
+
+
+@pytest.mark.parametrize("name", ["openvino-genai", "openvino-genai:prompt-lookup"])
+def test_openvino_fails_on_stop_strings_or_overlooks_them(both_arms, name):
+    """See docs/findings/openvino-genai-stop-strings.md. What it does depends on foreign memory."""
+    _, control = both_arms(name, Decoding(greedy=True), prompts=64, tokens=20)
+    truth = [answer["tokens"] for answer in control.completions[64:]]
+    ends = [end_of(tokens, GREEDY) for tokens in truth]
+    right = [t if e is None else t[: e + 1] for t, e in zip(truth, ends, strict=True)]
+    _, stopped = both_arms(name, GREEDY, prompts=64, tokens=20)
+    if stopped.error is None:
+        given = [answer["tokens"] for answer in stopped.completions]
+        assert given[64:] == right
+        assert given[:64] != right
+    else:
+        assert "Cannot remove more tokens" in str(stopped.error) or "no stop token ends it" in str(
+            stopped.error
+        )

@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 
 from conformance import returned
-from conformance.adapters import openai_told, transformers_extra, vllm_extra, xllamacpp_extra
+from conformance.adapters import (
+    openai_told,
+    openvino_texts,
+    transformers_extra,
+    vllm_extra,
+    xllamacpp_extra,
+)
 from conformance.adapters import xllamacpp as llama
 from conformance.adapters.openai_styles import STYLES
 from conformance.contract import Completion, Request
@@ -42,7 +48,7 @@ KINDS = {
     "mlx-lm": "none",
     "flashspec": "none",
 }
-GRAMMARS = {"transformers", "xllamacpp", "vllm"}
+GRAMMARS = {"transformers", "xllamacpp", "openvino-genai", "vllm"}
 
 
 @pytest.mark.parametrize("name", list(KINDS))
@@ -117,6 +123,40 @@ def test_vllm_answers_with_a_table_a_token():
     assert np.isnan(short[1:]).all()
 
 
+def test_openvino_is_asked_in_words_with_a_blank_behind():
+    library = SimpleNamespace(StructuredOutputConfig=lambda **said: said)
+    config = SimpleNamespace()
+    openvino_texts.say(library, config, Decoding(grammar="((1|12) 2?)*"), 32)
+    assert vars(config) == {"structured_output_config": {"regex": "((w1 |w12 )(w2 )?)*"}}
+    config = SimpleNamespace()
+    openvino_texts.say(library, config, Decoding(stop_strings=("w7", "w4 w1")), 32)
+    assert vars(config) == {
+        "stop_strings": {"w7", "w4 w1"},
+        "include_stop_str_in_output": True,
+    }
+    openvino_texts.say(library, untouched := SimpleNamespace(), Decoding(), 32)
+    assert vars(untouched) == {}
+
+
+@pytest.mark.parametrize(
+    ("came", "held", "made"),
+    [
+        ([1, 4, 2], 0, [1, 4, 2]),
+        ([1, 0, 2, 0], 0, [1, 2]),
+        ([0, 0, 3, 1, 4], 2, [1, 1, 3, 1, 2]),
+        ([0, 2, 4, 1], 2, None),  # handed out already, and an end found behind it
+        ([0, 3, 3], 2, [1, 4, 1]),
+        ([0, 0, 0, 4], 3, None),
+        ([0, 0, 1, 4], 2, [1, 1, 1, 2]),
+        ([5], 2, [5]),
+    ],
+)
+def test_openvino_holds_tokens_back_for_stop_strings(came, held, made):
+    told = openvino_texts.blocks(range(sum(came)), came, held)
+    assert (told and [len(block) for block in told]) == made
+    assert told is None or [t for block in told for t in block] == list(range(sum(came)))
+
+
 def test_transformers_is_told_what_may_come():
     allowed = transformers_extra.grammar(SENTENCE, 2, 32)["prefix_allowed_tokens_fn"]
     made = automaton(SENTENCE.grammar, SENTENCE.stop, 32)
@@ -176,6 +216,7 @@ def test_numbers_are_the_law_s_or_missing(ask, probe_cache, name):
     [
         "transformers",
         "xllamacpp",
+        "openvino-genai:prompt-lookup",
         pytest.param("vllm:draft-model,repair=yes", marks=pytest.mark.long),
     ],
 )
