@@ -303,6 +303,7 @@ def exact(name: str) -> ReferenceEngine:
         greedy_roads=ROADS,
         lengths=True,
         ragged=True,
+        several=True,
         mixed=True,
         unseeded=True,
         long=True,

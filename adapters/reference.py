@@ -19,7 +19,7 @@ from conformance.contract import Capabilities, Completion, EngineCard, ModelPair
 from conformance.decoding import PROCESSORS, ROADS, Decoding, Dialect
 from conformance.errors import EngineLoadError
 from conformance.faults import parse_fault
-from conformance.faults.steps import EXACT_STEPS, Answer, Block, Steps, Written
+from conformance.faults.steps import EXACT_STEPS, Answer, Block, Steps, Written, answer_number
 from conformance.grammar import START
 from conformance.law import Floats
 from conformance.reference import draw
@@ -61,11 +61,12 @@ class Batch(Laws):
         self.dialect = dialect
         self.target, self.draft, self.steps, self.k = target, draft, steps, k
         self.decoding = steps.road(requests[0].decoding)
+        self.seeds, self.first = _forked(requests, steps)
+        requests = [r for r in requests for _ in range(r.answers)]
+        self.further = np.array([answer_number(s) > 0 for s in self.seeds])
+        self.size = len(requests)
         self.each = np.array([r.max_new_tokens for r in requests], dtype=np.int64)
         self.wanted = int(self.each.max())
-        # without a seed, one that nobody knows
-        self.seeds = tuple(secrets.randbits(63) if r.seed is None else r.seed for r in requests)
-        self.size = len(requests)
         self.prompt_length = np.array([len(r.prompt) for r in requests], dtype=np.int64)
         # shorter ones are followed by what is never read
         self.prompts = np.zeros((self.size, int(self.prompt_length.max())), dtype=np.int64)
@@ -204,6 +205,7 @@ class Batch(Laws):
             prompts=self.prompts[rows],
             before=self.tokens[rows, end - 1],
             dialect=self.dialect,
+            further=self.further[rows],
             told=told,
             draft_told=self._told(draft_logits, q, rows, end, target=False),
         )
@@ -266,12 +268,24 @@ class Batch(Laws):
         """Feed `count` tokens from `start` to the target (0) or the draft (1). [b, count, V]"""
         model = (self.target, self.draft)[which]
         fed = self.tokens[rows[:, None], start[:, None] + np.arange(count)]
-        at, slots = start + self.slip[which][rows], self.steps.slots(rows, self.size)
+        at, slots = start + self.slip[which][rows], self.steps.slots(rows, self.first)
         out = np.zeros((len(rows), count, model.shape.vocab_size), dtype=model.dtype)
         # attention looks as far as the longest of the rows: those much shorter go by themselves
         for mine in _alike(at // SPAN):
             out[mine] = model.advance(fed[mine], self.caches[which], at[mine], rows=slots[mine])
         return out
+
+
+def _forked(requests: list[Request], steps: Steps) -> tuple[tuple[int, ...], Tokens]:
+    """What every answer draws from, and where the first one to its request is. [B] each"""
+    seeds: list[int] = []
+    first: list[int] = []
+    for r in requests:
+        # without a seed, one that nobody knows
+        seed = secrets.randbits(63) if r.seed is None else r.seed
+        first += [len(seeds)] * r.answers
+        seeds += steps.forked(seed, r.answers)
+    return tuple(seeds), np.array(first, dtype=np.int64)
 
 
 def _alike(kind: Tokens) -> list[Tokens]:
@@ -334,6 +348,7 @@ class ReferenceEngine:
             ragged=True,
             mixed=True,
             unseeded=True,
+            several=True,
             long=True,
         )
         self._target: TinyLlama | None = None
@@ -358,7 +373,7 @@ class ReferenceEngine:
         alike: dict[tuple[Decoding, bool], list[int]] = defaultdict(list)
         for i, r in enumerate(requests):
             alike[r.decoding, r.speculate].append(i)
-        answers: dict[int, Completion] = {}
+        answers: dict[int, list[Completion]] = {}
         began = time.perf_counter()
         for rows in alike.values():
             mine = [requests[i] for i in rows]
@@ -368,8 +383,9 @@ class ReferenceEngine:
                 self.capabilities.logprobs == "raw",
             )  # fmt: skip
             batch.began = began
-            answers |= zip(rows, batch.run(), strict=True)
-        return [answers[i] for i in range(len(requests))]
+            made = iter(batch.run())
+            answers |= {i: [next(made) for _ in range(requests[i].answers)] for i in rows}
+        return [answer for i in range(len(requests)) for answer in answers[i]]
 
 
 def reference() -> ReferenceEngine:

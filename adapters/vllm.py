@@ -160,6 +160,7 @@ class VllmEngine:
             lengths=True,
             ragged=True,
             unseeded=True,
+            several=True,
             long=True,
         )
         self._vocab_size = 0
@@ -219,13 +220,13 @@ class VllmEngine:
         if not self._options:
             raise EngineLoadError("generate was called before load")
         params = [self._params(r) for r in requests]
-        answers: dict[int, Completion] = {}
+        answers: dict[int, list[Completion]] = {}
         kinds = [(r.speculate, extra.of_texts(r.decoding)) for r in requests]
         for kind in sorted(set(kinds), reverse=True):
             rows = [i for i, k in enumerate(kinds) if k == kind]
-            done = self._run(*kind, [requests[i] for i in rows], [params[i] for i in rows])
-            answers |= zip(rows, done, strict=True)
-        return [answers[i] for i in range(len(requests))]
+            done = iter(self._run(*kind, [requests[i] for i in rows], [params[i] for i in rows]))
+            answers |= {i: [next(done) for _ in range(requests[i].answers)] for i in rows}
+        return [answer for i in range(len(requests)) for answer in answers[i]]
 
     def close(self) -> None:
         """Forget the models."""
@@ -257,13 +258,12 @@ class VllmEngine:
             elif is_refusal(exc):
                 raise NotSupportedError(f"vllm refuses {requests[0].decoding}: {exc}") from exc
             raise
-        tokens = [tuple(output.outputs[0].token_ids) for output in outputs]
-        names = [str(output.request_id) for output in outputs]
+        names, made = extra.several(outputs)
+        tokens = [tuple(output.token_ids) for output in made]
         plain = [Completion(tokens=t) for t in tokens]
         done = plain if rounds is None else rounds.completions(names, tokens)
         return [
-            replace(c, logprobs=extra.told(output.outputs[0]))
-            for c, output in zip(done, outputs, strict=True)
+            replace(c, logprobs=extra.told(output)) for c, output in zip(done, made, strict=True)
         ]
 
     def _params(self, request: Request) -> Any:
@@ -281,6 +281,7 @@ class VllmEngine:
             min_p=0.0,
             seed=request.seed if self._seeded else None,
             max_tokens=request.max_new_tokens,
+            n=request.answers,
             ignore_eos=True,
             **self._processors(request),
             **extra.asked(self._library, request, self._vocab_size),

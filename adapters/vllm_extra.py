@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,21 @@ def asked(library: Any, request: Request, vocab_size: int) -> dict[str, Any]:
 def of_texts(decoding: Decoding) -> bool:
     """Whether vLLM needs a tokenizer for it."""
     return bool(decoding.grammar or decoding.stop_strings)
+
+
+def several(outputs: Sequence[Any]) -> tuple[list[str], list[Any]]:
+    """All answers of a call, those to one request one after the other, and the names under which
+    they were scheduled.
+    """
+    names, made = [], []
+    for request in outputs:
+        answers = sorted(request.outputs, key=lambda output: output.index)
+        many = len(answers) > 1
+        names += [
+            f"{a.index}_{request.request_id}" if many else request.request_id for a in answers
+        ]
+        made += answers
+    return list(map(str, names)), made
 
 
 def told(output: Any) -> list[float] | None:

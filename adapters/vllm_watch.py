@@ -28,7 +28,8 @@ class Rounds:
                     # what a grammar has no place for is struck out with a -1
                     drafted = sum(token >= 0 for token in proposed.get(request, ()))
                     block = (drafted, emitted - 1)
-                    # the scheduler's names of requests are ours and a random suffix
+                    # the scheduler's names of requests are ours and a random suffix, and before
+                    # them, of several answers, which one it is
                     self._done[request.partition("-")[0]].append(block)
             return update(scheduled, output, *args, **kwargs)
 

@@ -14,7 +14,7 @@ import numpy as np
 from conformance import wire
 from conformance.asked import arm_seeds, evidence_path, questions, seeded_requests
 from conformance.errors import ConformanceError, EvidenceError
-from conformance.evidence import Evidence, continued, load_evidence, read_evidence, uneven
+from conformance.evidence import Evidence, continued, load_evidence, read_evidence, several, uneven
 from conformance.parts import Parts, failure, reason
 from conformance.plan import AGAIN, Case, RunPlan
 from conformance.pool import Outcome, Task
@@ -79,7 +79,8 @@ class Arm:
         """Every chunk that has not come."""
         pair = self.case.oracle.probe.pair
         for begin, end in self.work.calls(self.done, self.size):
-            chunk = tuple(self.requests[begin:end])
+            first, last = np.searchsorted(self.work.asked, (begin, end))
+            chunk = tuple(self.requests[first:last])
             yield Task((self, begin), self.case.engine, pair, chunk)
 
     def take(self, begin: int, outcome: Outcome) -> list[tuple[Tokens, Tokens]]:
@@ -101,7 +102,7 @@ class Arm:
     @property
     def complete(self) -> bool:
         """Whether every request is answered."""
-        return self.done == len(self.requests)
+        return self.done == self.work.requests
 
     @property
     def _begin(self) -> int:
@@ -150,7 +151,7 @@ class Arm:
             seeds=self.seeds[begin:end],
             rounds=stack_rounds(self._rounds(begin, answers)),
             seconds=float(seconds.sum()),
-            planned=len(self.requests),
+            planned=self.work.requests,
             counts=stack_counts([a["counts"] for a in answers]),
             batch=np.repeat(number, each),
             batch_seconds=np.repeat(seconds, each),
@@ -158,6 +159,7 @@ class Arm:
             case=self.asked.id,
             arm=self.arm,
             lengths=uneven(self.work.lengths[begin:end], self.work.new_tokens),
+            answer=several(self.work.answer_of[begin:end]),
             logprobs=stack_logprobs([a.get("logprobs") for a in answers], self.work.new_tokens),
         )
 
@@ -213,7 +215,7 @@ def check_planned(
     Raises
     ------
     EvidenceError
-        If case, arm, seeds, prompts, questions or lengths are not those planned.
+        If case, arm, seeds, prompts, questions, lengths or answers are not those planned.
     """
     work = case.workload
     assert work is not None
@@ -226,6 +228,7 @@ def check_planned(
         ("prompts", found.prompt, work.prompt_of[its]),
         ("tokens", found.tokens.shape[1], work.new_tokens),
         ("lengths", found.asked_for, work.lengths[its]),
+        ("answers", found.answer_of, work.answer_of[its]),
         ("questions", none if found.question is None else found.question, questions(case)[its]),
     ):
         if not np.array_equal(said, planned):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from conformance.contract import Request
-from conformance.forms import FORMS, TOGETHER
+from conformance.forms import FORMS, SEED_DISTANCE, TOGETHER
 from conformance.law import Bools
 from conformance.plan import AGAIN, Case, RunPlan
 from conformance.tinylm import Tokens
@@ -26,32 +26,34 @@ def evidence_path(folder: Path, case: Case, arm: str) -> Path:
 
 
 def arm_seeds(plan: RunPlan, case: Case, arm: str) -> Tokens:
-    """Distinct seeds in [0, 2**31) for every request of an arm; -1 under greedy decoding, and for
-    those that are given none. [N]
+    """Distinct seeds in [0, 2**31) for every request of an arm, which its answers share; -1 under
+    greedy decoding, and for those that are given none. [N]
 
     Half of them differ in one bit from the seed two requests before, which mostly has the same
     prompt: whoever loses a bit of the seed on the way answers those two alike.
     """
     assert case.workload is not None
-    n = case.workload.requests
+    each = np.diff(case.workload.asked, append=case.workload.requests)
+    n, form = len(each), FORMS[case.form]
     if case.decoding.greedy:
-        return np.full(n, -1)
+        return np.full(case.workload.requests, -1)
     if arm == AGAIN:
         arm = TOGETHER if TOGETHER in case.sampled_arms else SPECULATIVE
     key = [plan.seed, zlib.crc32(case.id.encode()), zlib.crc32(arm.encode())]
     fresh, bits = np.random.default_rng(key), np.random.default_rng([*key, 1])
     used: dict[int, None] = {}  # in the order drawn, the same first ones whatever n
     drawn: list[int] = []
-    unseeded = FORMS[case.form].uneven and case.capabilities.unseeded
+    unseeded = (form.uneven or form.answers) and case.capabilities.unseeded
+    low = SEED_DISTANCE.bit_length() - 1 if form.answers else 0  # bits that no seed has
     while len(drawn) < n:
         i = len(drawn)
-        seed = drawn[i - 2] ^ 1 << int(bits.integers(0, 31)) if i % 4 >= 2 else None
+        seed = drawn[i - 2] ^ 1 << int(bits.integers(low, 31)) if i % 4 >= 2 else None
         while seed is None or seed in used:
-            seed = int(fresh.integers(0, 2**31))
+            seed = int(fresh.integers(0, 2**31)) >> low << low
         used[seed] = None
         drawn.append(seed)
     seeds = np.array(drawn, dtype=np.int64)
-    return np.where(_unseeded(n), -1, seeds) if unseeded else seeds
+    return np.repeat(np.where(_unseeded(n), -1, seeds) if unseeded else seeds, each)
 
 
 def _unseeded(n: int) -> Bools:
@@ -61,8 +63,9 @@ def _unseeded(n: int) -> Bools:
 
 
 def questions(case: Case) -> Tokens:
-    """A digest of what every request of an arm asks: prompt, tokens wanted, decoding, and whether
-    it speculates where some of an arm do not. [N]
+    """A digest of what every request of an arm asks: prompt, tokens wanted, decoding, whether it
+    speculates where some of an arm do not, and how many answers it wants where some want several;
+    these have one digest. [N]
 
     Prompts are known by their number alone, and another seed makes others.
     """
@@ -73,13 +76,16 @@ def questions(case: Case) -> Tokens:
 @lru_cache(maxsize=8)
 def _questions(work: Workload, decoding: str) -> Tokens:
     @cache
-    def digest(prompt: int, tokens: int, *speculates: bool) -> int:
-        text = json.dumps([list(map(int, work.prompts[prompt])), tokens, decoding, *speculates])
+    def digest(prompt: int, tokens: int, *more: int) -> int:
+        text = json.dumps([list(map(int, work.prompts[prompt])), tokens, decoding, *more])
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
 
     said = [work.prompt_of.tolist(), work.lengths.tolist()]
     if work.speculates is not None:
         said.append(work.speculates.tolist())
+    if FORMS[work.form].answers:
+        each = np.diff(work.asked, append=work.requests)
+        said.append(np.repeat(each, each).tolist())
     return np.array([digest(*one) for one in zip(*said, strict=True)], dtype=np.int64)
 
 
@@ -89,9 +95,11 @@ def arm_requests(plan: RunPlan, case: Case, arm: str) -> list[Request]:
 
 
 def seeded_requests(case: Case, arm: str, seeds: Tokens) -> list[Request]:
-    """Every request of an arm, with its seed. [N]"""
+    """Every request of an arm, with its seed; the seeds are those of its answers. [N]"""
     work = case.workload
     assert work is not None
+    starts = work.asked
+    each = np.diff(starts, append=work.requests)
     speculates = work.speculates
     if speculates is None:
         speculates = np.full(work.requests, arm in (SPECULATIVE, AGAIN))
@@ -102,8 +110,14 @@ def seeded_requests(case: Case, arm: str, seeds: Tokens) -> list[Request]:
             decoding=case.decoding,
             seed=None if seed < 0 else int(seed),
             speculate=speculate,
+            answers=answers,
         )
-        for p, length, seed, speculate in zip(
-            work.prompt_of, work.lengths.tolist(), seeds, speculates.tolist(), strict=True
+        for p, length, seed, speculate, answers in zip(
+            work.prompt_of[starts],
+            work.lengths[starts].tolist(),
+            seeds[starts],
+            speculates[starts].tolist(),
+            each.tolist(),
+            strict=True,
         )
     ]

@@ -57,7 +57,7 @@ class Capabilities:
     control : bool
         Whether the engine can be asked to generate without speculation (``speculate=False``).
     max_batch : int
-        How many requests one `Engine.generate` call may carry.
+        How many requests one `Engine.generate` call may carry, however many answers they want.
     dialect : Dialect
         How it applies the decoding.
     sampling, greedy, top_k, top_p, min_p : bool
@@ -103,6 +103,9 @@ class Capabilities:
     unseeded : bool
         Whether a request may have no seed: its random numbers are then its own, and others each
         time. Asked of in calls whose requests differ.
+    several : bool
+        Whether a request may ask for several answers (`Request.answers`), independent of one
+        another; all requests of one call need not ask for as many.
     long : bool
         Whether it goes on beyond a thousand tokens of context.
     spare : int
@@ -133,6 +136,7 @@ class Capabilities:
     ragged: bool = False
     mixed: bool = False
     unseeded: bool = False
+    several: bool = False
     long: bool = False
     spare: int = 0
 
@@ -210,6 +214,11 @@ class Request:
         False asks for the control arm: the same engine with speculation off.
     times : bool
         Whether `Completion.times` is wanted, where the engine can tell them.
+    answers : int
+        How many answers are wanted, at least 1; more where `Capabilities.several` is claimed. Each
+        is a `Completion`, and all draw independently. An engine may count up from the seed for
+        them: the next seed of a call that asks for several is at least as far away as they are
+        many.
     """
 
     prompt: tuple[int, ...]
@@ -218,6 +227,7 @@ class Request:
     seed: int | None = None
     speculate: bool = True
     times: bool = False
+    answers: int = 1
 
     @property
     def logprobs(self) -> bool:
@@ -227,7 +237,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The answer to one request.
+    """The answer to one request, or one of its answers.
 
     Parameters
     ----------
@@ -271,7 +281,11 @@ class Engine(Protocol):
         ...
 
     def generate(self, requests: Sequence[Request]) -> Sequence[Completion]:
-        """Answer every request, in order; raise `NotSupportedError` to refuse a configuration."""
+        """Answer every request, in order; raise `NotSupportedError` to refuse a configuration.
+
+        Of a request for several answers all are given, one after the other, before those of the
+        next.
+        """
         ...
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import replace
 
+from conformance import siblings
 from conformance.acceptance import acceptance
 from conformance.again import TEST as REPRODUCIBILITY
 from conformance.again import repeated
@@ -12,8 +13,8 @@ from conformance.cause import cause_of
 from conformance.compare import compare_arms
 from conformance.diagnosis import diagnose
 from conformance.errors import ConformanceError, NotSupportedError
-from conformance.evidence import Evidence, speculation_seen
-from conformance.forms import FORMS, PLAIN, TOGETHER
+from conformance.evidence import Evidence
+from conformance.forms import FORMS, PLAIN, SEVERAL, TOGETHER
 from conformance.gather import Gathered
 from conformance.greedy import GreedyJudge, compare_greedy
 from conformance.judge import ArmJudge
@@ -23,6 +24,7 @@ from conformance.plan import AGAIN, ROUNDING, Case, RunPlan
 from conformance.precision import with_measured_noise
 from conformance.result import ArmFacts, CaseResult
 from conformance.rules import size_of, verdict_of
+from conformance.speculation import speculation_seen
 from conformance.uneven import apart, missing
 from conformance.uneven import finding as unevenness
 from conformance.verdict import CaseVerdict, Finding, Speculation, Verdict
@@ -70,6 +72,8 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     uneven = FORMS[case.form].uneven and complete
     shown = [unevenness(case, asked)] if uneven else []
     lacking = missing(case, asked) if uneven else ""
+    if case.form == SEVERAL and complete:
+        shown, lacking = [siblings.finding(case, asked)], siblings.missing(case, asked)
     if case.decoding.greedy:
         return _decide_greedy(plan, gathered, seen, shown, lacking)
     judges = {arm: ArmJudge(plan, case, arm, e, complete) for arm, e in gathered.arms.items()}

@@ -19,14 +19,13 @@ from conformance import columns
 from conformance.law import Bools, Floats
 from conformance.parquet import Meta, Shape, read_table, write_table
 from conformance.tinylm import Tokens
-from conformance.verdict import Speculation
 from conformance.wire import MOST_DRAFTED
 
-LONGEST_BLOCK = 16
 PAIR = pa.struct([columns.whole("drafted"), columns.whole("accepted")])
 TOKENS = columns.listed("tokens")
 ROUNDS = columns.listed("rounds", PAIR, nullable=True)
 LOGPROBS = columns.listed("logprobs", columns.FLOAT)
+ANSWER = columns.whole("answer")
 SHAPE = Shape(
     "engine",
     pa.schema(
@@ -44,7 +43,7 @@ SHAPE = Shape(
             columns.real("seconds"),
         ]
     ),
-    pa.schema([LOGPROBS]),
+    pa.schema([LOGPROBS, ANSWER]),
 )
 
 
@@ -85,6 +84,8 @@ class Evidence:
     logprobs : (N, T) float64 or None
         Log-probabilities of the tokens, as the engine returned them; NaN where it returned none
         for a request. None where none were returned at all.
+    answer : (N,) int64 or None
+        Which answer to its question each one is, from 0. None where every question was given one.
     """
 
     tokens: Tokens
@@ -101,6 +102,12 @@ class Evidence:
     arm: str = ""
     logprobs: Floats | None = None
     lengths: Tokens | None = None
+    answer: Tokens | None = None
+
+    @property
+    def answer_of(self) -> Tokens:
+        """Which answer to its question each one is. [N]"""
+        return np.zeros(len(self.tokens), np.int64) if self.answer is None else self.answer
 
     @property
     def asked_for(self) -> Tokens:
@@ -129,6 +136,8 @@ class Evidence:
             # one NaN is like another
             plain = np.where(np.isnan(self.logprobs), np.nan, self.logprobs)
             digest.update(np.ascontiguousarray(plain, dtype="<f8").tobytes())
+        if self.answer is not None and n:
+            digest.update(np.ascontiguousarray(self.answer, dtype="<i8").tobytes())
         return digest.hexdigest()
 
     def save(self, path: Path, begin: int = 0, more: Mapping[str, Any] | None = None) -> None:
@@ -156,8 +165,9 @@ class Evidence:
             "width": self.tokens.shape[1],
             "sha256": self.sha256,
         }
-        told = self.logprobs is not None
-        write_table(path, SHAPE, [_columns(self, begin)], meta | dict(more or {}), extra=told)
+        there = {LOGPROBS.name: self.logprobs is not None, ANSWER.name: self.answer is not None}
+        extra = tuple(name for name, some in there.items() if some)
+        write_table(path, SHAPE, [_columns(self, begin)], meta | dict(more or {}), extra)
 
 
 def load_evidence(path: Path, most: int | None = None, begin: int = 0) -> Evidence:
@@ -204,6 +214,7 @@ def _columns(e: Evidence, begin: int) -> list[pa.Array]:
         columns.ints(batch),
         columns.floats(seconds),
         *([] if e.logprobs is None else [columns.real_rows(e.logprobs, LOGPROBS)]),
+        *([] if e.answer is None else [columns.ints(e.answer)]),
     ]
 
 
@@ -249,10 +260,21 @@ def _made(table: pa.Table, meta: Meta, begin: int) -> Evidence:
         logprobs=columns.real_matrix(table["logprobs"], width)
         if "logprobs" in table.column_names and n
         else None,
+        answer=_answers(table),
     )
     if made.sha256 != meta.get("sha256"):
         raise ValueError("it is not what was written: its checksum is another")
     return made
+
+
+def _answers(table: pa.Table) -> Tokens | None:
+    if ANSWER.name not in table.column_names or table.num_rows == 0:
+        return None
+    answer = columns.numbers(table[ANSWER.name])
+    # each begins a question, or goes on with it
+    if answer[0] != 0 or not ((answer[1:] == 0) | (np.diff(answer) == 1)).all():
+        raise ValueError("its answers are not numbered from 0 on")
+    return several(answer)
 
 
 def _rounds(column: pa.ChunkedArray) -> Tokens | None:
@@ -281,6 +303,11 @@ def check_lengths(tokens: Tokens, lengths: Tokens) -> None:
 def uneven(lengths: Tokens, width: int) -> Tokens | None:
     """Lengths as `Evidence` has them."""
     return None if (lengths == width).all() else lengths
+
+
+def several(answer: Tokens) -> Tokens | None:
+    """Numbers of answers as `Evidence` has them."""
+    return answer if answer.any() else None
 
 
 # --- parts of evidence ----------------------------------------------------------------------------
@@ -332,6 +359,7 @@ def continued(first: Evidence, then: Evidence) -> Evidence:
         then,
         logprobs=logprobs,
         lengths=uneven(np.concatenate([first.asked_for, then.asked_for]), first.tokens.shape[1]),
+        answer=several(np.concatenate([first.answer_of, then.answer_of])),
         tokens=np.concatenate([first.tokens, then.tokens]),
         prompt=np.concatenate([first.prompt, then.prompt]),
         seeds=np.concatenate([first.seeds, then.seeds]),
@@ -361,6 +389,7 @@ def selected(evidence: Evidence, keep: Bools) -> Evidence:
         question=None if evidence.question is None else evidence.question[keep],
         logprobs=None if evidence.logprobs is None else evidence.logprobs[keep],
         lengths=uneven(evidence.asked_for[keep], evidence.tokens.shape[1]),
+        answer=None if evidence.answer is None else several(evidence.answer[keep]),
     )
     if evidence.batch is None or evidence.batch_seconds is None:
         return some
@@ -371,34 +400,3 @@ def selected(evidence: Evidence, keep: Bools) -> Evidence:
 def first_requests(evidence: Evidence, n: int) -> Evidence:
     """The first n answers."""
     return selected(evidence, np.arange(len(evidence.tokens)) < n)
-
-
-def speculation_seen(evidence: Evidence) -> Speculation:
-    """Count what the engine reported of its blocks."""
-    if evidence.rounds is None:
-        return _counted(evidence)
-    drafted, accepted = evidence.rounds[:, 1], evidence.rounds[:, 2]
-    blocks = drafted > 0
-    return Speculation(
-        reported=True,
-        blocks=int(blocks.sum()),
-        drafted=int(drafted.sum()),
-        accepted=int(accepted.sum()),
-        rejected=int((blocks & (accepted < drafted)).sum()),
-        longest=int(accepted.max(initial=0)),
-    )
-
-
-def _counted(evidence: Evidence) -> Speculation:
-    """What totals tell. How many blocks ended in a rejection they do not; one loses the rest
-    of its block: as many proposals as are left to ask for, and hardly more than LONGEST_BLOCK.
-    """
-    if evidence.counts is None:
-        return Speculation()
-    drafted, accepted = (int(n) for n in evidence.counts.sum(axis=0))
-    return Speculation(
-        reported=True,
-        drafted=drafted,
-        accepted=accepted,
-        rejected=(drafted - accepted) // max(1, min(evidence.tokens.shape[1], LONGEST_BLOCK)),
-    )

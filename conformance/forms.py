@@ -2,9 +2,9 @@
 
 In a ``plain`` workload requests differ in their prompts and seeds alone. The other forms ask the
 same question, is every token a draw from the law at its prefix, of requests that differ in more:
-in the length of their prompts and outputs, in what they share a call with, and in whether they
-speculate and are seeded. ``twin`` and ``long`` ask it where draft and target are the same model,
-and at places far from the beginning.
+in the length of their prompts and outputs, in what they share a call with, in whether they
+speculate and are seeded, and in how many answers they want. ``twin`` and ``long`` ask it where
+draft and target are the same model, and at places far from the beginning.
 """
 
 from __future__ import annotations
@@ -14,12 +14,17 @@ from dataclasses import dataclass
 from conformance.contract import Capabilities
 
 PLAIN, LENGTHS, RAGGED, MIXED, TWIN, LONG = "plain", "lengths", "ragged", "mixed", "twin", "long"
+SEVERAL = "several"
 LARGEST_CALL = 64
 # Sizes of the calls of a ragged workload, in turn: 1, 38, 11, 48 ... until all of 1 to 64 were.
 CALLS = tuple(37 * i % LARGEST_CALL + 1 for i in range(LARGEST_CALL))
 # Lengths of the prompts that are asked again and again; the last goes to the end of the context.
 TO_THE_END = 0
 PROMPT_LENGTHS = (1, 2, 23, TO_THE_END)
+# How many answers requests ask for, in turn, where they ask for several. Engines may count up from
+# a request's seed for them, so that seeds keep a distance.
+ANSWERS = (2, 5, 1, 8, 3)
+SEED_DISTANCE = 16
 TOGETHER = "mixed"  # the arm in which both arms are asked in the same calls
 
 
@@ -41,6 +46,8 @@ class Form:
         Lengths of the prompts that are asked again and again; empty for the usual two.
     calls : tuple of int
         Sizes of calls, in turn; empty for calls as large as the engine takes.
+    answers : tuple of int
+        How many answers requests ask for, in turn; empty where all ask for one.
     probe : str
         The probe it needs; empty for the method's own.
     about : str
@@ -53,6 +60,7 @@ class Form:
     tokens: int = 8
     prompts: tuple[int, ...] = ()
     calls: tuple[int, ...] = ()
+    answers: tuple[int, ...] = ()
     probe: str = ""
     about: str = ""
 
@@ -98,6 +106,14 @@ FORMS: dict[str, Form] = {
             prompts=PROMPT_LENGTHS,
             calls=CALLS,
             about="requests with and without speculation in one call",
+        ),
+        Form(
+            SEVERAL,
+            "several",
+            "several answers to one request",
+            calls=(LARGEST_CALL,),
+            answers=ANSWERS,
+            about="several answers to one request",
         ),
         Form(TWIN, tokens=12, probe="twin", about="a draft that is the target itself"),
         Form(

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from conformance import far
+from conformance import far, siblings
 from conformance.betting import course
 from conformance.evidence import Evidence
-from conformance.forms import LONG
+from conformance.forms import LONG, SEVERAL
 from conformance.greedy import support
 from conformance.law import Bools, Floats
 from conformance.oracle import NONE, Oracle
@@ -28,6 +28,7 @@ from conformance.plan import (
     EVERYWHERE,
     JOINT_TOKENS,
     NEIGHBOURS,
+    SIBLINGS,
     STRATA,
     Case,
     RunPlan,
@@ -74,6 +75,7 @@ class ArmJudge:
         self.prompts = case.workload.prompt_array
         self.repeated = len(case.workload.repeated_prompts)
         self.oracle: Oracle = case.oracle
+        self.answer = evidence.answer_of
         self.tree = case.oracle.tree(evidence.prompt, evidence.tokens, evidence.lengths)
         self.strata = self._strata(evidence)
         uniforms = Uniforms(
@@ -116,7 +118,8 @@ class ArmJudge:
     def findings(self) -> list[Finding]:
         """Every planned finding of this arm, and support."""
         out = [support(self.tree, self.reading.impossible, self.arm), self._betting()]
-        out += self._regions() if self.case.form == LONG else self._tables()
+        out += [] if self.case.form == LONG else self._tables()
+        out += self._parts()
         out += self._transforms()
         out.append(self._surprisal())
         out += [self._leak(scope) for scope in self._leak_scopes()]
@@ -137,10 +140,15 @@ class ArmJudge:
             out["PIT by q/p"] = reading.by_draft[reading.open]
         return out
 
-    def _regions(self) -> Iterator[Finding]:
-        """The law at places far from the beginning, region by region."""
-        reading, long = self.reading, (self.prompts != NONE).sum(axis=1)[self.tree.prompt]
-        for scope, use in far.regions(long, self.tree.tokens.shape[1]).items():
+    def _parts(self) -> Iterator[Finding]:
+        """The law at places far from the beginning, region by region; or in further answers."""
+        reading, parts = self.reading, dict[str, Bools]()
+        if self.case.form == LONG:
+            long = (self.prompts != NONE).sum(axis=1)[self.tree.prompt]
+            parts = far.regions(long, self.tree.tokens.shape[1])
+        elif self.case.form == SEVERAL:
+            parts = siblings.parts(self.answer)
+        for scope, use in parts.items():
             for test, u in (("PIT by p", reading.by_p), ("PIT by q/p", reading.by_draft)):
                 if u is not None:
                     yield self._uniform(test, scope, u[reading.open & use], "no token is there")
@@ -325,22 +333,28 @@ class ArmJudge:
             yield self._dependence("repeats", scope, repeats, "repeated", "of requests repeated")
         # neighbours have different prompts: what they share is not what they say but the draw, and
         # samplers draw by inverting the distribution function of tokens by id or sorted by p
+        near, several = (tree.prefix[1:] != tree.prefix[:-1]), self.case.form == SEVERAL
         for ranking, u in (("p", r.by_p), ("id", r.by_id)):
-            for scope, turned, use in (
-                (NEIGHBOURS, u, r.open),
-                (CONSECUTIVE, u.T, r.open.T),
-            ):
+            looked: list[tuple[str, Floats, Bools]] = [(NEIGHBOURS, u, r.open)]
+            looked.append((CONSECUTIVE, u.T, r.open.T))
+            if several:
+                apart = siblings.walled(u, self.answer), siblings.walled(r.open, self.answer)
+                looked.append((SIBLINGS, *apart))
+            for scope, turned, use in looked:
                 together, test = correlation_at_lag(turned, use), f"correlation by {ranking}"
                 yield self._dependence(test, scope, together, "correlation", "correlation")
             for scope, lag in apart_lags(self.case):
                 together = correlation_at_lag(u.T, r.open.T, lag)
                 test = f"correlation by {ranking}"
                 yield self._dependence(test, scope, together, "correlation", "correlation")
-        compared = r.open[1:] & r.judged[:-1] & (tree.prefix[1:] != tree.prefix[:-1])
-        equal = None
-        if compared.any():
-            equal = coincidences(tree.tokens[1:], r.neighbour[1:], r.neighbour_p[1:], compared)
-        yield self._dependence("coincidences", NEIGHBOURS, equal, "excess", "of pairs")
+        near &= r.open[1:] & r.judged[:-1]
+        pairs = [(NEIGHBOURS, near)]
+        pairs += [(SIBLINGS, near & (self.answer[1:, None] > 0))] if several else []
+        for scope, compared in pairs:
+            equal = None
+            if compared.any():
+                equal = coincidences(tree.tokens[1:], r.neighbour[1:], r.neighbour_p[1:], compared)
+            yield self._dependence("coincidences", scope, equal, "excess", "of pairs")
         aware = self.reading.by_draft is not None
         if self.arm == "speculative" and aware and (self._token_wise or self.strata):
             yield self._blocks()

@@ -52,7 +52,7 @@ class Shape:
     schema : pyarrow.Schema
         Its columns. Those of strings are read as dictionaries, never written out row by row.
     extra : pyarrow.Schema
-        Columns that may come after these, all of them or none.
+        Columns that may come after these, each of them or not, in this order.
     """
 
     tier: str
@@ -73,7 +73,7 @@ def write_table(
     shape: Shape,
     groups: Iterable[Sequence[pa.Array]],
     meta: Mapping[str, Any],
-    extra: bool = False,
+    extra: Sequence[str] = (),
 ) -> None:
     """Write a file, or leave what was there.
 
@@ -87,15 +87,15 @@ def write_table(
         Rows after rows: of each the columns, in the order of the schema.
     meta : mapping
         What JSON can hold.
-    extra : bool
-        Whether `Shape.extra` is among the columns.
+    extra : sequence of str
+        Which columns of `Shape.extra` are among them.
 
     Raises
     ------
     EvidenceError
         If it cannot be written (a full disk, say).
     """
-    schema = pa.schema([*shape.schema, *(shape.extra if extra else ())])
+    schema = pa.schema([*shape.schema, *(f for f in shape.extra if f.name in extra)])
     text = json.dumps({"format": FORMAT, "tier": shape.tier, **meta}, ensure_ascii=True).encode()
     if len(text) > LONGEST_TEXT:
         raise EvidenceError(f"cannot write {path}: {len(text):,} bytes beside the rows")
@@ -250,9 +250,10 @@ def _meta(said: Mapping[bytes, bytes], tier: str) -> Meta:
 
 def _same_columns(found: pa.Schema, shape: Shape) -> None:
     """Exactly the columns wanted: names, order, types, and where a null may be."""
-    if found.names not in (shape.schema.names, shape.schema.names + shape.extra.names):
+    more = [f for f in shape.extra if f.name in found.names]
+    if found.names != [f.name for f in (*shape.schema, *more)]:
         raise ValueError(f"its columns are {found.names!s:.200}, not {shape.schema.names}")
-    for wanted in (*shape.schema, *(shape.extra if len(found) > len(shape.schema) else ())):
+    for wanted in (*shape.schema, *more):
         column = found.field(wanted.name)
         kind = pa.dictionary(pa.int32(), pa.string()) if wanted.name in shape.texts else wanted.type
         if column.type != kind or column.nullable != wanted.nullable:

@@ -20,7 +20,7 @@ from conformance import far
 from conformance.contract import Capabilities, EngineCard, Precision
 from conformance.decoding import Decoding
 from conformance.errors import PlanError
-from conformance.forms import FORMS, LONG, MIXED, PLAIN, TOGETHER, TWIN
+from conformance.forms import FORMS, LONG, MIXED, PLAIN, SEVERAL, TOGETHER, TWIN
 from conformance.oracle import Oracle
 from conformance.probes import Probe, load_probe, open_probe
 from conformance.recipes import RECIPES
@@ -50,6 +50,8 @@ ROUNDING_REQUESTS = 64
 BLOCKS = "a block and the next one of the request before"
 NEIGHBOURS = "neighbouring requests"
 CONSECUTIVE = "consecutive tokens"
+SIBLINGS = "answers to one request"
+FIRST_AND_FURTHER = tuple(f"{which} {SIBLINGS}" for which in ("first", "further"))
 # The law, and with it the degrees of freedom, is known at the prompts only up to a few tokens set
 # aside; a plan asks for this much more than the formula so as not to end a hair short.
 MARGIN = 1.03
@@ -172,7 +174,7 @@ class Case:
         if self.workload is None or self.decoding.greedy or not self.capabilities.reproducible:
             return None
         requests = min(AGAIN_REQUESTS, self.workload.requests)
-        return replace(self.workload, requests=requests, paired=self.form == MIXED)
+        return replace(self.workload.whole(requests), paired=self.form == MIXED)
 
     def asked(self, arm: str) -> Case:
         """The case as one of its arms is asked it."""
@@ -249,24 +251,23 @@ def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
     for arm in case.arms:
         scopes = [f"output index {t}" for t in range(FORMS[case.form].tokens)]
         scopes.append(f"first {JOINT_TOKENS} tokens")
-        if case.form == LONG:
-            ranked = ("PIT by p", "PIT by q/p") if aware else ("PIT by p",)
-            tests += [PlannedTest(test, s, arm) for s in far.names() for test in ranked]
-        else:
+        ranked = ("PIT by p", "PIT by q/p") if aware else ("PIT by p",)
+        tests += [PlannedTest(test, s, arm) for s in parts_of(case) for test in ranked]
+        if case.form != LONG:
             tests += [PlannedTest(test, s, arm) for s in scopes for test in ("chi-square", "KL")]
         tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by p", "surprisal", "e-process")]
         tests += [PlannedTest("repeats", s, arm) for s, _ in repeat_lags(case)]
         tests += [
             PlannedTest(f"correlation by {ranking}", s, arm)
             for ranking in ("p", "id")
-            for s in (NEIGHBOURS, CONSECUTIVE)
+            for s in (*neighbours_of(case), CONSECUTIVE)
         ]
         tests += [
             PlannedTest(f"correlation by {ranking}", s, arm)
             for ranking in ("p", "id")
             for s, _ in apart_lags(case)
         ]
-        tests.append(PlannedTest("coincidences", NEIGHBOURS, arm))
+        tests += [PlannedTest("coincidences", s, arm) for s in neighbours_of(case)]
         if aware:
             tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by q/p", "draft leak")]
     if aware and case.capabilities.verification == "token":
@@ -278,9 +279,21 @@ def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
     return tuple(tests)
 
 
+def parts_of(case: Case) -> tuple[str, ...]:
+    """Parts of a case's tokens that are judged by themselves."""
+    return {LONG: far.names(), SEVERAL: FIRST_AND_FURTHER}.get(case.form, ())
+
+
+def neighbours_of(case: Case) -> tuple[str, ...]:
+    """Answers one after the other that are compared."""
+    return (NEIGHBOURS, SIBLINGS) if case.form == SEVERAL else (NEIGHBOURS,)
+
+
 def repeat_lags(case: Case) -> tuple[tuple[str, int | None], ...]:
     """Which earlier request each one could repeat: by how many it comes before, or any (None)."""
     form = FORMS[case.form]
+    if case.form == SEVERAL:  # the one before has the same prompt if it has the same request
+        return (SIBLINGS, 1), ("any earlier request", None)
     prompts = len(far.STARTS) if case.form == LONG else len(form.prompts) or SAMPLED_PROMPTS
     lags: list[tuple[str, int | None]] = [
         ("the last request with the same prompt", prompts),
@@ -371,7 +384,7 @@ def _workload(case: Case, profile: Profile, level: float, seed: int, at_least: i
         return long_workload(case.oracle, max(needed, at_least), seed)
     prompts = sampled_prompts(case.oracle, seed, case.form, left)
     laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64)).probs
-    requests = requests_for(_each(laws, profile, level), len(prompts))
+    requests = requests_for(_each(laws, profile, level), len(prompts), case.form)
     requests = max(requests, at_least)
     return sampled_workload(case.oracle, prompts, requests, seed, case.form, left)
 

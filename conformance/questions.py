@@ -70,9 +70,14 @@ NEVER_ASKED: tuple[Question, ...] = (
         ("engine", "verifier", "served"),
     ),
     Question(
-        "several answers to one request, beam search",
-        "each request asks for one answer",
+        "beam search",
+        "answers are drawn, and none is chosen among others",
         ("engine", "served"),
+    ),
+    Question(
+        "several answers to one request",
+        "each request asks for one answer",
+        ("served",),
     ),
     Question(
         "speed and cost",

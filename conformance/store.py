@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from conformance.forms import FORMS, LONG
+from conformance.forms import FORMS, LONG, SEVERAL
 from conformance.plan import Case, RunPlan
 from conformance.reports import stages
 from conformance.reports.build import case_model
@@ -35,6 +35,7 @@ QUESTIONS: dict[str, Callable[[Case], bool]] = {
     "returned": lambda c: c.decoding.logprobs and not isinstance(c, VerifierCase),
     "structured": lambda c: bool(c.decoding.grammar) and not isinstance(c, VerifierCase),
     "uneven": lambda c: FORMS[c.form].uneven,
+    "several": lambda c: c.form == SEVERAL,
     "every": lambda c: True,
 }
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from conformance.contract import Draft
 from conformance.decoding import DEFAULT_DECODINGS, ROADS, Decoding
 from conformance.errors import PlanError
-from conformance.forms import LENGTHS, LONG, MIXED, RAGGED, TWIN
+from conformance.forms import LENGTHS, LONG, MIXED, RAGGED, SEVERAL, TWIN
 
 STOPS = (5, 17, 23)
 # so many that holding them back changes the law by enough
@@ -99,6 +99,8 @@ IN_FORMS: dict[str, tuple[tuple[str, Decoding], ...]] = {
         (RAGGED, Decoding(temperature=0.7, top_p=0.8)),
         (RAGGED, Decoding(greedy=True)),
         (MIXED, Decoding()),
+        (SEVERAL, Decoding()),
+        (SEVERAL, Decoding(temperature=0.7, top_p=0.8)),
     ),
     "streams": ((TWIN, Decoding()),),
     "long": ((LONG, Decoding()),),

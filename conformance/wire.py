@@ -73,6 +73,7 @@ def encode_requests(requests: Sequence[Request]) -> list[Json]:
             # only where it is asked for: an engine may be older than this field
             **({"times": True} if r.times else {}),
             **({"logprobs": True} if r.logprobs else {}),
+            **({"answers": r.answers} if r.answers > 1 else {}),
         }
         for r in requests
     ]
@@ -114,16 +115,18 @@ def encode_completions(answers: object, requests: Sequence[Request]) -> list[Jso
     Raises
     ------
     BadAnswerError
-        If an answer is missing, of the wrong length, not made of integers, or if its rounds do
-        not account for its tokens.
+        If an answer is missing or one too many, of the wrong length, not made of integers, or if
+        its rounds do not account for its tokens.
     """
     if not isinstance(answers, Sequence) or isinstance(answers, str | bytes):
         raise BadAnswerError(
             f"generate returned {type(answers).__name__}, not a sequence of Completion"
         )
-    if len(answers) != len(requests):
-        raise BadAnswerError(f"{len(requests)} requests got {len(answers)} answers")
-    return [_completion(a, r, i) for i, (a, r) in enumerate(zip(answers, requests, strict=True))]
+    wanted = [r for r in requests for _ in range(r.answers)]
+    if len(answers) != len(wanted):
+        several = "" if len(wanted) == len(requests) else f" for {len(wanted)} answers"
+        raise BadAnswerError(f"{len(requests)} requests{several} got {len(answers)} answers")
+    return [_completion(a, r, i) for i, (a, r) in enumerate(zip(answers, wanted, strict=True))]
 
 
 def read_completions(answer: Json, requests: Sequence[Request]) -> tuple[Json, ...]:

@@ -52,7 +52,8 @@ class Workload:
     prompts : tuple of tuple of int
         Distinct prompts; of equal length unless the form is uneven.
     requests : int
-        Requests in each arm; in both together if `paired`.
+        Requests in each arm, in both together if `paired`. Where the form asks for several answers
+        to a request, answers: each is counted as a request of its own, like the others of its kind.
     new_tokens : int
         Tokens a request asks for; the most that one does if the form is uneven.
     repeated : int or None
@@ -86,6 +87,30 @@ class Workload:
         return (7 * i + 5 * (i // self.new_tokens)) % self.new_tokens + 1
 
     @property
+    def asked(self) -> Tokens:
+        """Where each question begins that is put to the engine: its first answer. [Q]"""
+        sizes = FORMS[self.form].answers
+        if not sizes:
+            return np.arange(self.requests)
+        turn = np.cumsum((0, *sizes))
+        starts = np.arange(self.requests // turn[-1] + 1)[:, None] * turn[-1] + turn[:-1]
+        return np.asarray(starts[starts < self.requests])
+
+    @property
+    def answer_of(self) -> Tokens:
+        """Which answer to its question each one is, from 0. [N]"""
+        starts, i = self.asked, np.arange(self.requests)
+        return np.asarray(i - starts[np.searchsorted(starts, i, side="right") - 1])
+
+    def whole(self, answers: int) -> Workload:
+        """The same with so many answers, or the few more that make the last question whole."""
+        sizes = FORMS[self.form].answers
+        if sizes:
+            starts = replace(self, requests=answers + max(sizes)).asked
+            answers = int(starts[np.searchsorted(starts, answers)])
+        return replace(self, requests=answers)
+
+    @property
     def speculates(self) -> Bools | None:
         """Which requests do, where both arms are asked together: one of each pair, the first or the
         second in no period (after Thue and Morse). [N]
@@ -99,7 +124,10 @@ class Workload:
     def calls(self, begin: int, most: int) -> Iterator[tuple[int, int]]:
         """Which requests share a call, from one on, as (begin, end); none has more than `most`."""
         sizes = FORMS[self.form].calls
-        for edge in count_up(sizes, most) if sizes else count(begin + most, most):
+        ends = [*self.asked.tolist(), self.requests] if FORMS[self.form].answers else None
+        for asked in count_up(sizes, most) if sizes else count(begin + most, most):
+            # a call has whole questions
+            edge = asked if ends is None else ends[min(asked, len(ends) - 1)]
             if begin >= self.requests:
                 return
             if edge > begin:
@@ -112,6 +140,10 @@ class Workload:
         if self.paired:
             one = replace(self, requests=-(-self.requests // 2), paired=False)
             return np.repeat(one.prompt_of, 2)[: self.requests]
+        if FORMS[self.form].answers:
+            starts = self.asked
+            one = replace(self, requests=len(starts), form=PLAIN)
+            return np.repeat(one.prompt_of, np.diff(starts, append=self.requests))
         i = np.arange(self.requests)
         if self.repeated is None:
             return i % len(self.prompts)
@@ -127,6 +159,9 @@ class Workload:
     def __str__(self) -> str:
         said = f"{self.requests:,} requests of {self.new_tokens} tokens over {len(self.prompts)}"
         long = [len(p) for p in self.prompts]
+        if answers := FORMS[self.form].answers:
+            said = said.replace("requests", "answers") + " prompts"
+            return f"{len(self.asked):,} requests for 1 to {max(answers)}: {said}"
         if not FORMS[self.form].uneven:
             far = f" of {min(long)} to {max(long)} tokens" if self.form == LONG else ""
             return f"{said} prompts{far}"
@@ -185,9 +220,11 @@ def sampled_workload(
         own = list(islice(drawn, requests // OWN_PROMPT_EVERY))
         return Workload((*asked, *own), requests, shape.tokens, len(asked), form)
     own = _own_prompts(oracle, seed, set(map(tuple, prompts.tolist())))
-    own = own[: requests // OWN_PROMPT_EVERY]
     again = map(tuple, prompts.tolist())
-    return Workload((*again, *own), requests, shape.tokens, len(prompts), form)
+    work = Workload((*again, *own), requests, shape.tokens, len(prompts), form)
+    work = work.whole(requests)
+    used = len(prompts) + len(work.asked) // OWN_PROMPT_EVERY
+    return replace(work, prompts=work.prompts[:used])
 
 
 def long_workload(oracle: Oracle, requests: int, seed: int) -> Workload:
@@ -200,9 +237,19 @@ def long_workload(oracle: Oracle, requests: int, seed: int) -> Workload:
     return Workload(tuple(tuple(p.tolist()) for p in prompts), requests, tokens, form=LONG)
 
 
-def requests_for(each: int, prompts: int) -> int:
+def requests_for(each: int, prompts: int, form: str = PLAIN) -> int:
     """Requests among which every repeated prompt is asked at least `each` times."""
-    return math.ceil((each * prompts + 1) * OWN_PROMPT_EVERY / (OWN_PROMPT_EVERY - 1))
+    found = math.ceil((each * prompts + 1) * OWN_PROMPT_EVERY / (OWN_PROMPT_EVERY - 1))
+    if FORMS[form].answers:
+        none_own = ((),) * (prompts + found)  # lengths do not matter
+        while _fewest(Workload(none_own, found, 1, prompts, form)) < each:
+            found += max(FORMS[form].answers)
+    return found
+
+
+def _fewest(work: Workload) -> int:
+    """How often the repeated prompt that is asked least is asked."""
+    return int(np.bincount(work.prompt_of)[: work.repeated].min())
 
 
 def _own_prompts(oracle: Oracle, seed: int, asked: set[tuple[int, ...]]) -> list[tuple[int, ...]]:

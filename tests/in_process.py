@@ -14,7 +14,7 @@ from scipy import stats
 from conformance import wire
 from conformance.adapters.reference import ReferenceEngine
 from conformance.decoding import Decoding
-from conformance.evidence import Evidence
+from conformance.evidence import Evidence, several
 from conformance.gather import arm_requests, arm_seeds
 from conformance.plan import Case, RunPlan
 from conformance.stacked import stack_counts, stack_logprobs, stack_rounds
@@ -46,7 +46,7 @@ def gather_runs(
     answers = iter(engine.generate([r for rs in requests for r in rs]))
     out = []
     for plan, rs in zip(plans, requests, strict=True):
-        mine = [next(answers) for _ in rs]
+        mine = [next(answers) for r in rs for _ in range(r.answers)]
         # the contract, as a worker process holds it
         said = wire.encode_completions(mine, rs)
         tokens: Tokens = np.array([c["tokens"] for c in said], dtype=np.int64)
@@ -58,9 +58,10 @@ def gather_runs(
                 seeds=arm_seeds(plan, case, arm),
                 rounds=stack_rounds([a.rounds for a in mine]),
                 seconds=0.0,
-                planned=len(rs),
+                planned=case.workload.requests,
                 counts=stack_counts([a.counts for a in mine]),
                 logprobs=stack_logprobs([c.get("logprobs") for c in said], tokens.shape[1]),
+                answer=several(case.workload.answer_of),
             )
         )
     return out

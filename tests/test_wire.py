@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformance import evidence, introduction, stacked, wire
+from conformance import evidence, introduction, speculation, stacked, wire
 from conformance.contract import Capabilities, Completion, EngineCard, ModelPair, Request
 from conformance.decoding import WARPS, Decoding, Dialect
 from conformance.errors import BadAnswerError
@@ -204,10 +204,10 @@ def test_counts_are_seen_speculation_without_rounds() -> None:
     tokens = np.array([c["tokens"] for c in sent])
     none = np.zeros(2, np.int64)
     made = evidence.Evidence(tokens, none, none, None, 1.0, 2, kept)
-    seen = evidence.speculation_seen(made)
+    seen = speculation.speculation_seen(made)
     # each rejection loses two proposals at most, since no request has more tokens
     assert (seen.reported, seen.drafted, seen.accepted, seen.rejected) == (True, 400, 240, 80)
     longer = evidence.continued(made, made)
-    assert evidence.speculation_seen(longer).drafted == 800
-    assert evidence.speculation_seen(evidence.first_requests(longer, 2)).drafted == 400
+    assert speculation.speculation_seen(longer).drafted == 800
+    assert speculation.speculation_seen(evidence.first_requests(longer, 2)).drafted == 400
     assert stacked.stack_counts([None, None]) is None

@@ -19,6 +19,7 @@ from conformance.faults.positions import POSITIONS
 from conformance.faults.probabilities import PROBABILITIES
 from conformance.faults.returned import RETURNED
 from conformance.faults.rules import RULES
+from conformance.faults.siblings import SIBLINGS
 from conformance.faults.state import STATE
 from conformance.faults.strings import STRINGS
 from conformance.faults.uneven import UNEVEN
@@ -38,6 +39,7 @@ FAULTS: dict[str, Fault] = {
         *MASKS,
         *RETURNED,
         *UNEVEN,
+        *SIBLINGS,
         *STRINGS,
     )
 }

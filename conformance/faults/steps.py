@@ -15,7 +15,7 @@ import numpy as np
 from conformance.contract import Request
 from conformance.decoding import Decoding, Dialect
 from conformance.ends import end_of
-from conformance.law import Floats
+from conformance.law import Bools, Floats
 from conformance.processors import History, apply
 from conformance.reference import EXACT, Ints, Rule, draw, verify
 from conformance.tinylm import Cache
@@ -53,6 +53,8 @@ class Block:
         The token before the block.
     dialect : Dialect or None
         How the decoding is applied; None for the default.
+    further : (B,) bool or None
+        Which blocks are of answers beyond their request's first; None for none.
     told, draft_told : (B, K + 1, V), (B, K, V) float64, or None
         Log-probabilities to be returned, and what they would be of the draft; None where they are
         not asked for.
@@ -72,6 +74,7 @@ class Block:
     prompts: Ints
     before: Ints
     dialect: Dialect | None = None
+    further: Bools | None = None
     told: Floats | None = None
     draft_told: Floats | None = None
 
@@ -147,6 +150,18 @@ class Written:
 
 
 Answer = tuple[list[int], list[Round]]
+# Above the seed of a stream, of 64 bits at most, is the number of the answer that draws from it.
+ANSWER_BIT = 64
+
+
+def each_its_own(seed: int, answers: int) -> tuple[int, ...]:
+    """A stream for each of the answers to a request. [answers]"""
+    return tuple(seed + (number << ANSWER_BIT) for number in range(answers))
+
+
+def answer_number(seed: int) -> int:
+    """Which answer to its request draws from a stream."""
+    return seed >> ANSWER_BIT
 
 
 def streams(seeds: tuple[int, ...], blocks: int, width: int) -> Floats:
@@ -228,11 +243,14 @@ class Steps:
         ``decoding -> decoding``: what is done where a road to greedy decoding is asked for.
     called : callable
         ``requests -> requests``: what becomes of those of one call before they are answered.
+    forked : callable
+        ``(seed, answers) -> seeds``: what the answers to one request draw from.
     handed : callable
         ``(answers, beyond) -> answers``: what becomes of those of a batch, when each request's last
         block had tokens beyond its end.
     slots : callable
-        ``(rows, size) -> [b]``: where in the cache of a batch the requests are that are not done.
+        ``(rows, first) -> [b]``: where in the cache of a batch the answers are that are not done,
+        when ``first``, [B], is where the first answer to the same request is.
     cached : callable or None
         ``(cache, rows, length)``: what becomes of the target's cache when blocks of some rows,
         [b] each, have been written. None leaves it alone.
@@ -254,10 +272,11 @@ class Steps:
     end: Callable[[Answer, Decoding], Answer] = stopped
     road: Callable[[Decoding], Decoding] = lambda decoding: decoding.taken
     called: Callable[[list[Request]], list[Request]] = list
+    forked: Callable[[int, int], tuple[int, ...]] = each_its_own
     handed: Callable[[list[Answer], list[list[int]]], list[Answer]] = lambda answers, beyond: (
         answers
     )
-    slots: Callable[[Ints, int], Ints] = lambda rows, size: rows
+    slots: Callable[[Ints, Ints], Ints] = lambda rows, first: rows
     cached: Callable[[Cache, Ints, Ints], None] | None = None
 
 

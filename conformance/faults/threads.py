@@ -12,6 +12,7 @@ REPOSITORIES = {
     "openvino.genai": "openvinotoolkit/openvino.genai",
     "rtp-llm": "alibaba/rtp-llm",
     "sglang": "sgl-project/sglang",
+    "tokenspeed": "lightseekorg/tokenspeed",
     "TensorRT-LLM": "NVIDIA/TensorRT-LLM",
     "transformers": "huggingface/transformers",
     "vllm": "vllm-project/vllm",

@@ -69,7 +69,7 @@ def _shortest(requests: list[Request]) -> list[Request]:
     return [replace(r, max_new_tokens=least) if r.speculate else r for r in requests]
 
 
-def _moved_up(rows: Ints, size: int) -> Ints:
+def _moved_up(rows: Ints, first: Ints) -> Ints:
     """When some are done the others move up, and leave their caches where they were."""
     return np.arange(len(rows))
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from conformance.errors import EvidenceError, NotSupportedError
-from conformance.evidence import LONGEST_BLOCK
 from conformance.gather import Progress, evidence_path
 from conformance.plan import RunPlan
 from conformance.result import ArmFacts, CaseResult
@@ -22,6 +21,7 @@ from conformance.served.pictures import trajectories
 from conformance.served.plan import BY, OPENINGS, TOLD, ServedCase, opening
 from conformance.served.server import AGAIN, ARMS, CONTROL, SPECULATIVE, Source
 from conformance.served.words import BY_LAW, CLAIM, MISMATCH, PASSED, PASSED_BY_LAW, RULED_OUT
+from conformance.speculation import LONGEST_BLOCK
 from conformance.statistics.tree import ABSENT
 from conformance.verdict import CaseVerdict, Finding, Speculation, Verdict
 
