@@ -304,6 +304,7 @@ def exact(name: str) -> ReferenceEngine:
         lengths=True,
         ragged=True,
         several=True,
+        sliding=True,
         mixed=True,
         unseeded=True,
         long=True,

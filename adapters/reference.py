@@ -87,6 +87,7 @@ class Batch(Laws):
             for model, size in zip((target, draft), self.room, strict=True)
         ]
         self.rounds: list[list[tuple[int, int]]] = [[] for _ in requests]
+        self.lost = np.zeros(self.size, dtype=np.int64)  # proposals rejected in the last block
         # of the grammar, before each row's next token
         self.state = np.full(self.size, START)
         # rejected proposals that are counted all the same; nothing unless a fault has it so
@@ -241,8 +242,12 @@ class Batch(Laws):
                 # neither before the cache's first slot nor so far that a block would not fit
                 last = self.room[which] - self.length[rows] - self.k
                 self.slip[which][rows] = np.clip(slipped, 2 - self.length[rows], last)
+        self.lost[rows] = self.k - accepted
         if self.steps.cached is not None:
             self.steps.cached(self.caches[0], rows, self.length[rows])
+        window = self.target.shape.window
+        if self.steps.ring is not None and window is not None:
+            self.steps.ring(self.caches[0], rows, self.length[rows], window, self.lost[rows])
 
     def _append(self, rows: Tokens, tokens: Tokens) -> None:
         """Append each row's tokens, [b, m] padded with -1."""
@@ -271,8 +276,14 @@ class Batch(Laws):
         at, slots = start + self.slip[which][rows], self.steps.slots(rows, self.first)
         out = np.zeros((len(rows), count, model.shape.vocab_size), dtype=model.dtype)
         # attention looks as far as the longest of the rows: those much shorter go by themselves
+        window, seen = model.shape.window, None
+        if which == 0 and window is not None and self.steps.window is not None:
+            seen = self.steps.window(window, self.lost[rows])
         for mine in _alike(at // SPAN):
-            out[mine] = model.advance(fed[mine], self.caches[which], at[mine], rows=slots[mine])
+            out[mine] = model.advance(
+                fed[mine], self.caches[which], at[mine], rows=slots[mine],
+                window=None if seen is None else seen[mine],
+            )  # fmt: skip
         return out
 
 
@@ -349,6 +360,7 @@ class ReferenceEngine:
             mixed=True,
             unseeded=True,
             several=True,
+            sliding=True,
             long=True,
         )
         self._target: TinyLlama | None = None

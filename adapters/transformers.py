@@ -144,6 +144,7 @@ class TransformersEngine:
             eta_cutoff=True,
             logprobs=LOGPROBS[logprobs],
             lengths=True,
+            sliding=True,
             long=True,
         )
         self._device, self._dtype, self._threads = device, dtype, threads_of(threads)

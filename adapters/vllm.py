@@ -161,6 +161,7 @@ class VllmEngine:
             ragged=True,
             unseeded=True,
             several=True,
+            sliding=True,
             long=True,
         )
         self._vocab_size = 0

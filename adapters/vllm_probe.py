@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 NARROWEST = 32
+KNOWN = ("llama", "mistral")  # a Mistral is a Llama with a window
 HEADS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
@@ -75,11 +76,12 @@ def _theta(config: dict[str, Any]) -> float:
     Raises
     ------
     ValueError
-        If the model is no Llama, or one whose attention has more to it than this file knows.
+        If the model is no Llama or Mistral, or one whose attention has more to it than this file
+        knows.
     """
     rope = config.get("rope_parameters") or config
     plain = rope.get("rope_type", "default") == "default" and not config.get("rope_scaling")
-    if config["model_type"] != "llama" or config.get("attention_bias") or not plain:
+    if config["model_type"] not in KNOWN or config.get("attention_bias") or not plain:
         raise ValueError("it is no plain Llama")
     return float(rope.get("rope_theta", 10_000.0))
 

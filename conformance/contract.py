@@ -106,6 +106,9 @@ class Capabilities:
     several : bool
         Whether a request may ask for several answers (`Request.answers`), independent of one
         another; all requests of one call need not ask for as many.
+    sliding : bool
+        Whether it takes models with sliding-window attention: the Hugging Face layout of Mistral,
+        with ``sliding_window`` in ``config.json``.
     long : bool
         Whether it goes on beyond a thousand tokens of context.
     spare : int
@@ -137,6 +140,7 @@ class Capabilities:
     mixed: bool = False
     unseeded: bool = False
     several: bool = False
+    sliding: bool = False
     long: bool = False
     spare: int = 0
 

@@ -2,31 +2,37 @@
 
 Requests begin before the borders at which caches are known to wrap, page or slide, and go over
 them. What is judged is every region between two borders by itself, over all its tokens, since no
-prefix is met often enough for a table.
+prefix is met often enough for a table. Where the model has a sliding window, the borders are
+multiples of it.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from conformance.forms import LONG, SLIDING, WINDOW
 from conformance.law import Bools
 from conformance.statistics import certificate
 from conformance.tinylm import Tokens
 
-# Lengths of prompts: outputs go over the borders below, from several places of a page.
-STARTS = (224, 480, 992, 1100, 231, 493, 1003, 1109)
-BORDERS = (256, 512, 1024)
+# Lengths of prompts: outputs go over the borders below, from several places of a page, and of a
+# window.
+STARTS = {
+    LONG: (224, 480, 992, 1100, 231, 493, 1003, 1109),
+    SLIDING: (6, 20, WINDOW, 45, WINDOW - 1, 70, 31, 101),
+}
+BORDERS = {LONG: (256, 512, 1024), SLIDING: (2 * WINDOW, 4 * WINDOW)}
 SPARE = 1.1  # a tenth of the tokens is more than is ever set aside
-EDGES = (0, *BORDERS)
 
 
-def names() -> tuple[str, ...]:
+def names(form: str = LONG) -> tuple[str, ...]:
     """The regions in words."""
-    between = zip(EDGES, BORDERS, strict=False)
-    return (*(f"positions {low} to {high - 1}" for low, high in between), f"from {BORDERS[-1]} on")
+    borders = BORDERS[form]
+    between = zip((0, *borders), borders, strict=False)
+    return (*(f"positions {low} to {high - 1}" for low, high in between), f"from {borders[-1]} on")
 
 
-def regions(lengths: Tokens, tokens: int) -> dict[str, Bools]:
+def regions(lengths: Tokens, tokens: int, form: str = LONG) -> dict[str, Bools]:
     """Which tokens are in each region.
 
     Parameters
@@ -35,24 +41,27 @@ def regions(lengths: Tokens, tokens: int) -> dict[str, Bools]:
         Length of each request's prompt.
     tokens : int
         Tokens a request asks for, T.
+    form : str
+        A key of `STARTS`.
 
     Returns
     -------
     dict of str to (N, T) bool
     """
     place = lengths[:, None] + np.arange(tokens)
-    number = np.searchsorted(BORDERS, place, side="right")
-    return {name: number == i for i, name in enumerate(names())}
+    number = np.searchsorted(BORDERS[form], place, side="right")
+    return {name: number == i for i, name in enumerate(names(form))}
 
 
-def requests_needed(tokens: int, level: float, power: float, delta: float) -> int:
+def requests_needed(tokens: int, level: float, power: float, delta: float, form: str = LONG) -> int:
     """How many requests it takes to certify a shift of rank of `delta` in every region, all prompts
     asked equally often.
     """
-    each = np.array([r.sum() for r in regions(np.array(STARTS), tokens).values()])
+    starts = STARTS[form]
+    each = np.array([r.sum() for r in regions(np.array(starts), tokens, form).values()])
     turns = 1
     while True:
         got = certificate.ks_distance(level, power, int(each.min() * turns / SPARE))
         if got <= delta:
-            return turns * len(STARTS)
+            return turns * len(starts)
         turns += 1

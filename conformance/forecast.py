@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from conformance.forms import LONG
+from conformance.forms import FAR
 from conformance.oracle import Oracle
 from conformance.plan import Case, RunPlan, first_table
 from conformance.reference import draw
@@ -36,7 +36,7 @@ def forecast(case: Case, plan: RunPlan) -> Forecast:
         tokens = int(share * work.requests * work.new_tokens)
         return Forecast(None, None, None, certificate.zero_events_rate(power, tokens))
     tokens = int(work.lengths.sum())
-    if case.form == LONG:
+    if case.form in FAR:
         return Forecast(None, certificate.ks_distance(plan.level, power, tokens), None, None)
     prompts = work.repeated_prompts
     laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64))

@@ -4,7 +4,8 @@ In a ``plain`` workload requests differ in their prompts and seeds alone. The ot
 same question, is every token a draw from the law at its prefix, of requests that differ in more:
 in the length of their prompts and outputs, in what they share a call with, in whether they
 speculate and are seeded, and in how many answers they want. ``twin`` and ``long`` ask it where
-draft and target are the same model, and at places far from the beginning.
+draft and target are the same model, and at places far from the beginning; ``sliding`` of a model
+that forgets what is further away than a window.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from dataclasses import dataclass
 from conformance.contract import Capabilities
 
 PLAIN, LENGTHS, RAGGED, MIXED, TWIN, LONG = "plain", "lengths", "ragged", "mixed", "twin", "long"
-SEVERAL = "several"
+SEVERAL, SLIDING = "several", "sliding"
+FAR = (LONG, SLIDING)  # judged by regions of the context
+WINDOW = 24  # tokens that attention sees, itself included, where a probe has a sliding window
 LARGEST_CALL = 64
 # Sizes of the calls of a ragged workload, in turn: 1, 38, 11, 48 ... until all of 1 to 64 were.
 CALLS = tuple(37 * i % LARGEST_CALL + 1 for i in range(LARGEST_CALL))
@@ -123,6 +126,14 @@ FORMS: dict[str, Form] = {
             tokens=64,
             probe="long",
             about="contexts of hundreds of tokens, over the borders at 256, 512 and 1,024",
+        ),
+        Form(
+            SLIDING,
+            "sliding",
+            "models with a sliding window",
+            tokens=64,
+            probe="window",
+            about="a model with a sliding window, and contexts of several windows",
         ),
     )
 }

@@ -27,7 +27,7 @@ MOST_PACKAGES = 5000
 UNREADABLE = (AttributeError, KeyError, TypeError, ValueError, RecursionError)
 SWITCHES = (
     "control", "sampling", "greedy", *FILTERS, "reproducible", "lengths", "ragged", "mixed",
-    "unseeded", "several", "long",
+    "unseeded", "several", "sliding", "long",
 )  # fmt: skip
 ONE_OF = {
     "draft": Draft, "precision": Precision, "verification": Verification, "logprobs": Logprobs,

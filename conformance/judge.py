@@ -16,7 +16,7 @@ import numpy as np
 from conformance import far, siblings
 from conformance.betting import course
 from conformance.evidence import Evidence
-from conformance.forms import LONG, SEVERAL
+from conformance.forms import FAR, SEVERAL
 from conformance.greedy import support
 from conformance.law import Bools, Floats
 from conformance.oracle import NONE, Oracle
@@ -118,7 +118,7 @@ class ArmJudge:
     def findings(self) -> list[Finding]:
         """Every planned finding of this arm, and support."""
         out = [support(self.tree, self.reading.impossible, self.arm), self._betting()]
-        out += [] if self.case.form == LONG else self._tables()
+        out += [] if self.case.form in FAR else self._tables()
         out += self._parts()
         out += self._transforms()
         out.append(self._surprisal())
@@ -143,9 +143,9 @@ class ArmJudge:
     def _parts(self) -> Iterator[Finding]:
         """The law at places far from the beginning, region by region; or in further answers."""
         reading, parts = self.reading, dict[str, Bools]()
-        if self.case.form == LONG:
+        if self.case.form in FAR:
             long = (self.prompts != NONE).sum(axis=1)[self.tree.prompt]
-            parts = far.regions(long, self.tree.tokens.shape[1])
+            parts = far.regions(long, self.tree.tokens.shape[1], self.case.form)
         elif self.case.form == SEVERAL:
             parts = siblings.parts(self.answer)
         for scope, use in parts.items():

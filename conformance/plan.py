@@ -20,7 +20,7 @@ from conformance import far
 from conformance.contract import Capabilities, EngineCard, Precision
 from conformance.decoding import Decoding
 from conformance.errors import PlanError
-from conformance.forms import FORMS, LONG, MIXED, PLAIN, SEVERAL, TOGETHER, TWIN
+from conformance.forms import FAR, FORMS, MIXED, PLAIN, SEVERAL, TOGETHER, TWIN
 from conformance.oracle import Oracle
 from conformance.probes import Probe, load_probe, open_probe
 from conformance.recipes import RECIPES
@@ -253,7 +253,7 @@ def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
         scopes.append(f"first {JOINT_TOKENS} tokens")
         ranked = ("PIT by p", "PIT by q/p") if aware else ("PIT by p",)
         tests += [PlannedTest(test, s, arm) for s in parts_of(case) for test in ranked]
-        if case.form != LONG:
+        if case.form not in FAR:
             tests += [PlannedTest(test, s, arm) for s in scopes for test in ("chi-square", "KL")]
         tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by p", "surprisal", "e-process")]
         tests += [PlannedTest("repeats", s, arm) for s, _ in repeat_lags(case)]
@@ -281,7 +281,9 @@ def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
 
 def parts_of(case: Case) -> tuple[str, ...]:
     """Parts of a case's tokens that are judged by themselves."""
-    return {LONG: far.names(), SEVERAL: FIRST_AND_FURTHER}.get(case.form, ())
+    if case.form in FAR:
+        return far.names(case.form)
+    return FIRST_AND_FURTHER if case.form == SEVERAL else ()
 
 
 def neighbours_of(case: Case) -> tuple[str, ...]:
@@ -294,12 +296,12 @@ def repeat_lags(case: Case) -> tuple[tuple[str, int | None], ...]:
     form = FORMS[case.form]
     if case.form == SEVERAL:  # the one before has the same prompt if it has the same request
         return (SIBLINGS, 1), ("any earlier request", None)
-    prompts = len(far.STARTS) if case.form == LONG else len(form.prompts) or SAMPLED_PROMPTS
+    prompts = len(far.STARTS.get(case.form, form.prompts)) or SAMPLED_PROMPTS
     lags: list[tuple[str, int | None]] = [
         ("the last request with the same prompt", prompts),
         ("any earlier request", None),
     ]
-    batch = 0 if form.calls or case.form == LONG else case.capabilities.max_batch
+    batch = 0 if form.calls or case.form in FAR else case.capabilities.max_batch
     if batch > SAMPLED_PROMPTS and batch % SAMPLED_PROMPTS == 0:
         lags.append(("the same row of the last batch", batch))
     return tuple(lags)
@@ -378,10 +380,10 @@ def _workload(case: Case, profile: Profile, level: float, seed: int, at_least: i
         wanted = max(wanted, FAR_REQUESTS if recipe.far else 1)
         wanted = int(np.ceil(wanted / share_before_end(case.oracle, wanted, seed)))
         return greedy_workload(case.oracle, max(wanted, at_least), seed, case.form, left)
-    if case.form == LONG:
-        each = FORMS[LONG].tokens
-        needed = far.requests_needed(each, level, profile.power, profile.delta)
-        return long_workload(case.oracle, max(needed, at_least), seed)
+    if case.form in FAR:
+        each = FORMS[case.form].tokens
+        needed = far.requests_needed(each, level, profile.power, profile.delta, case.form)
+        return long_workload(case.oracle, max(needed, at_least), seed, case.form)
     prompts = sampled_prompts(case.oracle, seed, case.form, left)
     laws = case.oracle.target_laws(prompts, np.zeros((len(prompts), 0), np.int64)).probs
     requests = requests_for(_each(laws, profile, level), len(prompts), case.form)

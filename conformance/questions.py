@@ -45,9 +45,9 @@ NEVER_ASKED: tuple[Question, ...] = (
         "a mask that changes along the output follows a small automaton over token ids here",
     ),
     Question(
-        "contexts of thousands of tokens, and sliding windows",
+        "contexts of thousands of tokens, and of wide sliding windows",
         "where long contexts are asked for they go to 1,173 positions, and greedy outputs to 512; "
-        "the probes' attention has no window",
+        "a sliding window is one of 24 tokens, in every layer",
     ),
     Question(
         "requests that come and go, and batches of several decodings",

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from conformance.errors import ProbeError
+from conformance.forms import WINDOW
 from conformance.law import Floats, softmax
 from conformance.tinylm import Shape, TinyLlama, Tokens
 
@@ -54,6 +55,8 @@ class Recipe:
         equal bit for bit. Their embeddings differ, and so do their rows in the draft.
     far : bool
         Greedy outputs are long, of `FAR_TOKENS`.
+    window : int
+        Attention sees so many tokens, itself included; all by default.
     looks_back : bool
         The first layer's heads look at the tokens `REACH` places back, whatever they are, so that
         the law depends on tokens that far away as much as on near ones.
@@ -77,6 +80,14 @@ class Recipe:
     tied: bool = False
     far: bool = False
     looks_back: bool = False
+    window: int = False  # as the other switches, so that it is in no other probe's name
+
+    @property
+    def reach(self) -> tuple[int, ...]:
+        """How far back each head of the first layer looks, where they look back."""
+        # the last place of a window, and the first beyond it, which no head may see
+        near = (16, self.window - 1, self.window, self.window - 1)
+        return near if self.window else REACH
 
     @property
     def greedy_tokens(self) -> int:
@@ -92,7 +103,7 @@ class Recipe:
         """The forward pass's sizes for a model of this vocabulary."""
         return Shape(
             vocab_size, self.hidden, self.intermediate, self.layers, self.heads, self.kv_heads,
-            self.context,
+            self.context, window=self.window or None,
         )  # fmt: skip
 
 
@@ -115,6 +126,7 @@ RECIPES: dict[str, Recipe] = {
         Recipe("tied", 0.25, tied=True),
         Recipe("horizon", 0.25, context=1024, far=True),
         Recipe("long", 0.25, context=1280, looks_back=True),
+        Recipe("window", 0.25, looks_back=True, window=WINDOW),
     )
 }
 # Tokens whose logits are equal, two, three or four at a time; far apart, so that a kernel that
@@ -219,7 +231,7 @@ def _look_back(recipe: Recipe, weights: dict[str, NDArray[np.float32]]) -> None:
     keys = weights["model.layers.0.self_attn.k_proj.weight"].reshape(-1, width, recipe.hidden)
     keys[:, :half, 0] = 1.0
     queries = weights["model.layers.0.self_attn.q_proj.weight"].reshape(-1, width, recipe.hidden)
-    for query, back in zip(queries, REACH, strict=True):
+    for query, back in zip(queries, recipe.reach, strict=True):
         query[:half, 0], query[half:, 0] = np.cos(back * angle), -np.sin(back * angle)
 
 
@@ -301,6 +313,12 @@ def _write_model(
         "pad_token_id": None,
         "torch_dtype": "float32",
     }
+    if shape.window is not None:  # a Llama with a window is a Mistral
+        config |= {
+            "architectures": ["MistralForCausalLM"],
+            "model_type": "mistral",
+            "sliding_window": shape.window,
+        }
     # one word a token, split at white space: text and ids map one to one
     tokenizer: dict[str, object] = {
         "version": "1.0",

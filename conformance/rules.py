@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from conformance import far
-from conformance.forms import LONG, TWIN
+from conformance.forms import FAR, TWIN
 from conformance.plan import ACCEPTED, Case, RunPlan
 from conformance.precision import beyond_rounding, note, strays
 from conformance.verdict import CaseVerdict, Finding, Speculation, Verdict
@@ -137,8 +137,8 @@ def _passed(plan: RunPlan, case: Case, findings: list[Finding]) -> CaseVerdict:
         else ("chi-square", "output index 0")
     )
     first = _certificate(findings, *decisive)
-    if case.form == LONG:
-        shown = [_certificate(findings, "PIT by p", region) for region in far.names()]
+    if case.form in FAR:
+        shown = [_certificate(findings, "PIT by p", region) for region in far.names(case.form)]
         first = None if None in shown else max(s for s in shown if s is not None)
     wanted = plan.profile.greedy_rate if case.decoding.greedy else plan.profile.delta
     if first is None or first > wanted:
@@ -196,7 +196,7 @@ def certificate_lines(case: Case, findings: list[Finding]) -> tuple[str, ...]:
         )
     lines += [
         f"{scope}: likely tokens gaining or losing a share of {got:.3f} or more"
-        for scope in far.names()
+        for scope in (far.names(case.form) if case.form in FAR else ())
         if (got := _certificate(findings, "PIT by p", scope)) is not None
     ]
     return tuple(lines)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-from conformance.forms import FORMS, LONG, SEVERAL
+from conformance.forms import FAR, FORMS, SEVERAL
 from conformance.plan import Case, RunPlan
 from conformance.reports import stages
 from conformance.reports.build import case_model
@@ -30,8 +30,10 @@ QUESTIONS: dict[str, Callable[[Case], bool]] = {
     "greedy": lambda c: c.decoding.greedy,
     "temperature": lambda c: _sampled(c) and not c.decoding.truncates,
     "truncation": lambda c: _sampled(c) and c.decoding.truncates,
-    "joint": lambda c: not c.decoding.greedy and c.form != LONG and not isinstance(c, VerifierCase),
-    "far": lambda c: c.form == LONG,
+    "joint": lambda c: (
+        not c.decoding.greedy and c.form not in FAR and not isinstance(c, VerifierCase)
+    ),
+    "far": lambda c: c.form in FAR,
     "returned": lambda c: c.decoding.logprobs and not isinstance(c, VerifierCase),
     "structured": lambda c: bool(c.decoding.grammar) and not isinstance(c, VerifierCase),
     "uneven": lambda c: FORMS[c.form].uneven,
@@ -42,7 +44,7 @@ QUESTIONS: dict[str, Callable[[Case], bool]] = {
 
 def _sampled(case: Case) -> bool:
     apart = case.probe == "worked-example" or isinstance(case, VerifierCase)
-    return not case.decoding.greedy and not apart and case.form != LONG
+    return not case.decoding.greedy and not apart and case.form not in FAR
 
 
 class Store:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from conformance.contract import Draft
 from conformance.decoding import DEFAULT_DECODINGS, ROADS, Decoding
 from conformance.errors import PlanError
-from conformance.forms import LENGTHS, LONG, MIXED, RAGGED, SEVERAL, TWIN
+from conformance.forms import LENGTHS, LONG, MIXED, RAGGED, SEVERAL, SLIDING, TWIN
 
 STOPS = (5, 17, 23)
 # so many that holding them back changes the law by enough
@@ -103,7 +103,7 @@ IN_FORMS: dict[str, tuple[tuple[str, Decoding], ...]] = {
         (SEVERAL, Decoding(temperature=0.7, top_p=0.8)),
     ),
     "streams": ((TWIN, Decoding()),),
-    "long": ((LONG, Decoding()),),
+    "long": ((LONG, Decoding()), (SLIDING, Decoding())),
 }
 SUITES |= dict.fromkeys(IN_FORMS, ())
 ALL = "all"

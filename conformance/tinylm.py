@@ -39,6 +39,7 @@ class Shape:
     context: int
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-6
+    window: int | None = None  # tokens that attention sees, itself included; None for all
 
     @property
     def head_dim(self) -> int:
@@ -131,6 +132,7 @@ class TinyLlama:
                 context=config["max_position_embeddings"],
                 rope_theta=config["rope_theta"],
                 norm_eps=config["rms_norm_eps"],
+                window=config.get("sliding_window"),
             )
             rounded = {name: round_to(w, precision) for name, w in weights.items()}
             return cls(shape, rounded, dtype)
@@ -157,6 +159,7 @@ class TinyLlama:
         start: Tokens,
         layers: int | None = None,
         rows: NDArray[np.intp] | None = None,
+        window: Tokens | None = None,
     ) -> Floats:
         """Feed `tokens` at positions ``start .. start + m - 1`` of each sequence.
 
@@ -172,6 +175,8 @@ class TinyLlama:
             Stop after this many layers (an early-exit draft).
         rows : (B,) int, optional
             Which sequences of the cache these are; all of them, in order, by default.
+        window : (B,) int64, optional
+            How many tokens attention sees, itself included; by default the model's own number.
 
         Returns
         -------
@@ -185,6 +190,9 @@ class TinyLlama:
         rows = np.arange(batch) if rows is None else rows
         seen = np.arange(int(at.max()) + 1)  # key positions that any query may look at
         hidden_keys = seen[None, None, :] > at[:, :, None]  # [B, m, S]
+        if s.window is not None:
+            reach = np.full(batch, s.window) if window is None else window
+            hidden_keys |= seen[None, None, :] <= (at - reach[:, None])[:, :, None]
         # tokens of all sequences in one matrix: one large product is faster than many small ones
         x = w["model.embed_tokens.weight"][tokens.ravel()]  # [B m, hidden]
         for i in range(s.layers if layers is None else layers):

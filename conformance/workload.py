@@ -19,7 +19,7 @@ import numpy as np
 from conformance.ends import patterns
 from conformance.errors import PlanError
 from conformance.far import STARTS
-from conformance.forms import FORMS, LONG, PLAIN, TO_THE_END
+from conformance.forms import FAR, FORMS, LONG, PLAIN, TO_THE_END
 from conformance.law import Bools, Floats
 from conformance.oracle import NONE, Oracle
 from conformance.processors import ended
@@ -163,7 +163,7 @@ class Workload:
             said = said.replace("requests", "answers") + " prompts"
             return f"{len(self.asked):,} requests for 1 to {max(answers)}: {said}"
         if not FORMS[self.form].uneven:
-            far = f" of {min(long)} to {max(long)} tokens" if self.form == LONG else ""
+            far = f" of {min(long)} to {max(long)} tokens" if self.form in FAR else ""
             return f"{said} prompts{far}"
         return (
             f"{said.replace(' of ', ' of 1 to ')} prompts of {min(long)} to {max(long)} tokens, "
@@ -227,14 +227,14 @@ def sampled_workload(
     return replace(work, prompts=work.prompts[:used])
 
 
-def long_workload(oracle: Oracle, requests: int, seed: int) -> Workload:
+def long_workload(oracle: Oracle, requests: int, seed: int, form: str = LONG) -> Workload:
     """A few prompts that end before the borders of `conformance.far`, asked in turn."""
-    tokens, vocab = FORMS[LONG].tokens, oracle.probe.recipe.vocab_size
+    tokens, vocab = FORMS[form].tokens, oracle.probe.recipe.vocab_size
     prompts = [
         _of_length(np.random.default_rng([seed, 2, length]), vocab, length, 1)[0]
-        for length in STARTS
+        for length in STARTS[form]
     ]
-    return Workload(tuple(tuple(p.tolist()) for p in prompts), requests, tokens, form=LONG)
+    return Workload(tuple(tuple(p.tolist()) for p in prompts), requests, tokens, form=form)
 
 
 def requests_for(each: int, prompts: int, form: str = PLAIN) -> int:

@@ -1,4 +1,6 @@
-"""Does the law hold far from the beginning, beyond 256, 512 and 1024 positions?"""
+"""Does the law hold far from the beginning: beyond 256, 512 and 1024 positions, or several sliding
+windows?
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ def test_it_is_the_contracts() -> None:
     assert claims["processors"]["items"]["enum"] == list(PROCESSORS)
     asked = [*(f.name for f in fields(Request)), "logprobs"]
     assert list(parts["request"]["properties"]) == asked
-    assert parts["request"]["required"] == [n for n in asked if n not in ("times", "logprobs")]
+    assert parts["request"]["required"] == [
+        n for n in asked if n not in ("times", "answers", "logprobs")
+    ]
     assert parts["load"]["properties"]["probe"]["required"] == [f.name for f in fields(ModelPair)]
     for part in ("start", "answer-to-start"):
         assert parts[part]["properties"]["protocol"]["const"] == wire.PROTOCOL

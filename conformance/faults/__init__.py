@@ -23,6 +23,7 @@ from conformance.faults.siblings import SIBLINGS
 from conformance.faults.state import STATE
 from conformance.faults.strings import STRINGS
 from conformance.faults.uneven import UNEVEN
+from conformance.faults.windows import WINDOWS
 from conformance.reference import Rule
 
 __all__ = ["FAULTS", "Fault", "Span", "parse_fault", "rule_faults"]
@@ -40,6 +41,7 @@ FAULTS: dict[str, Fault] = {
         *RETURNED,
         *UNEVEN,
         *SIBLINGS,
+        *WINDOWS,
         *STRINGS,
     )
 }

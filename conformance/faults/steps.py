@@ -254,6 +254,11 @@ class Steps:
     cached : callable or None
         ``(cache, rows, length)``: what becomes of the target's cache when blocks of some rows,
         [b] each, have been written. None leaves it alone.
+    window : callable or None
+        ``(window, lost) -> [b]``: how many tokens the target sees, of a model with a window, when
+        ``lost``, [b], proposals of each row's last block were rejected. None for the window itself.
+    ring : callable or None
+        ``(cache, rows, length, window, lost)``: the same as `cached`, of a model with a window.
     """
 
     uniforms: Callable[[tuple[int, ...], int, int], Floats] = streams
@@ -278,6 +283,8 @@ class Steps:
     )
     slots: Callable[[Ints, Ints], Ints] = lambda rows, first: rows
     cached: Callable[[Cache, Ints, Ints], None] | None = None
+    window: Callable[[int, Ints], Ints] | None = None
+    ring: Callable[[Cache, Ints, Ints, int, Ints], None] | None = None
 
 
 EXACT_STEPS = Steps()
