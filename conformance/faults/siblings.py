@@ -50,7 +50,7 @@ SIBLINGS: tuple[Fault, ...] = (
     Fault(
         "answers-alike",
         "all answers to one request draw from one random stream",
-        "tokenspeed #1613; vllm #10852",
+        "sglang #28805; tokenspeed #1613; vllm #10852",
         "answers to one request are copies",
         "engine",
         lambda _: Steps(forked=_one_stream),
