@@ -13,20 +13,25 @@ from scipy import stats
 
 from conformance import wire
 from conformance.adapters.reference import ReferenceEngine
+from conformance.arm import Arm
 from conformance.decoding import Decoding
 from conformance.evidence import Evidence, several
+from conformance.forms import PLAIN
 from conformance.gather import arm_requests, arm_seeds
 from conformance.plan import Case, RunPlan
+from conformance.pool import Outcome
 from conformance.stacked import stack_counts, stack_logprobs, stack_rounds
 from conformance.tinylm import Tokens
 
+NOWHERE = Path("nowhere")  # evidence that is not saved
 TABLES = "CONFORMANCE_TABLES"
 
 
-def cases(probe: str, decodings: Iterable[Decoding]) -> list[Case]:
+def cases(probe: str, decodings: Iterable[Decoding], form: str = PLAIN) -> list[Case]:
     """The reference engine's cases on one probe."""
     engine = ReferenceEngine()
-    return [Case(engine.card.name, probe, d, engine.card, engine.capabilities) for d in decodings]
+    card, claims = engine.card, engine.capabilities
+    return [Case(card.name, probe, d, card, claims, form=form) for d in decodings]
 
 
 def with_seed(plan: RunPlan, seed: int) -> RunPlan:
@@ -65,6 +70,21 @@ def gather_runs(
             )
         )
     return out
+
+
+def gather_calls(engine: ReferenceEngine, plan: RunPlan, case: Case, arm: str) -> Evidence:
+    """One arm's evidence for one run, generated in the calls that are planned."""
+    return answered(engine, Arm(plan, case, arm, NOWHERE))
+
+
+def answered(engine: ReferenceEngine, arm: Arm) -> Evidence:
+    """What the engine answers to an arm, in the calls that are planned."""
+    engine.load(arm.case.oracle.probe.pair)
+    for task in list(arm.tasks()):
+        said = wire.encode_completions(engine.generate(task.requests), task.requests)
+        assert isinstance(task.key, tuple)
+        arm.take(task.key[1], Outcome(task, tuple(said), 0.0))
+    return arm.evidence()
 
 
 def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:

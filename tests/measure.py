@@ -1,6 +1,7 @@
 """Turn what the simulations measured into the tables that documentation and reports carry.
 
-``make calibrate`` runs the long simulations with $CONFORMANCE_TABLES set, then this.
+``make calibrate`` runs the long simulations with $CONFORMANCE_TABLES set, then this; ``make kills``
+runs the kill matrix alone. What a folder has no table of stays as this version measured it before.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent / "power"))
 
 import in_process
+import places
 
 from conformance._version import __version__
-from conformance.reports.measured import CalibrationRow, FalseAlarms, KillRow, Measured
+from conformance.faults import FAULTS
+from conformance.reports.measured import CalibrationRow, FalseAlarms, KillRow, Measured, measured
 
 HERE = Path(__file__).parents[1]
 JSON, PAGE = HERE / "reports" / "measured.json", HERE / "docs" / "measured.md"
@@ -42,6 +46,18 @@ def collect(folder: Path) -> Measured:
     ]
     return Measured(
         tool_version=__version__, calibration=calibration, false_alarms=alarms, kills=kills
+    )
+
+
+def with_earlier(found: Measured, before: Measured) -> Measured:
+    """What was measured, and of what was not measured what there was of this version."""
+    if before.tool_version != found.tool_version:
+        return found
+    return found.model_copy(
+        update={
+            name: getattr(found, name) or getattr(before, name)
+            for name in ("calibration", "false_alarms", "kills")
+        }
     )
 
 
@@ -105,24 +121,61 @@ def page(found: Measured) -> str:
     lines += ["", "| whole runs of the exact engine | at alpha | called NOT EXACT |"]
     lines += ["| --- | --- | --- |"]
     lines += [f"| {a.runs:,} | {a.alpha:g} | {a.alarms} |" for a in found.false_alarms]
-    lines += ["", "## Kills", ""]
-    for tier, profile in dict.fromkeys((k.tier, k.profile) for k in found.kills):
-        rows = [k for k in found.kills if (k.tier, k.profile) == (tier, profile)]
-        total, killed = sum(k.runs for k in rows), sum(k.killed for k in rows)
-        lines += [
-            f"### {tier} tier, profile {profile}: {killed:,} of {total:,} runs of "
-            f"{len(rows)} faults",
-            "",
-            "| fault | killed | 95 % interval | passed as EXACT | named | by |",
-            "| --- | --- | --- | --- | --- | --- |",
-        ]
-        lines += [
-            f"| {k.fault} | {k.killed}/{k.runs} | {k.low:.3f} to {k.high:.3f} | {k.passed} | "
-            f"{f'{k.named}/{k.explained}' if k.explained else 'not asked'} | {', '.join(k.by)} |"
-            for k in rows
-        ]
-        lines.append("")
+    lines += ["", *kills(found.kills)]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def kills(rows: list[KillRow]) -> list[str]:
+    """The kill matrix: a section a tier and profile, those promised to be killed apart."""
+    asked = {places.kind_of(k.fault).name for k in rows if k.tier == "engine"}
+    lines = [
+        "## Kills",
+        "",
+        f"Runs called NOT EXACT, or ended by a broken contract, of {len(asked)} of the "
+        f"{len(FAULTS)} faults of [the catalogue](faults.md) as engines, and of those in the "
+        "acceptance rule as verifiers too. An engine is asked the first suite in which the fault "
+        "shows. Of a fault with another size than its own `=x` says which.",
+        "",
+    ]
+    for tier, profile in dict.fromkeys((k.tier, k.profile) for k in rows):
+        mine = [k for k in rows if (k.tier, k.profile) == (tier, profile)]
+        name, _, share = profile.partition(" at ")
+        what = f"{tier} tier, profile {name}" + (f", {share} of its requests" if share else "")
+        sure = [k for k in mine if places.promised(k.fault)]
+        total, killed = sum(k.runs for k in sure), sum(k.killed for k in sure)
+        lines += [f"### {what}: {killed:,} of {total:,} runs of {len(sure)} faults", ""]
+        if share:
+            lines += [
+                "With more requests a fault is killed all the more. One that survived a run with "
+                f"{share} of them was run anew with all, and stands below instead.",
+                "",
+            ]
+        lines += kill_table(sure, tier)
+        if small := [k for k in mine if not places.promised(k.fault)]:
+            lines += [
+                "No kill is promised of these: too small for a whole engine, which the catalogue "
+                "says, or with right tokens, so that no pass is right and no departure there is.",
+                "",
+                *kill_table(small, tier, why=True),
+            ]
+    return lines
+
+
+def kill_table(rows: list[KillRow], tier: str, why: bool = False) -> list[str]:
+    """Faults with how often each was killed, where it was asked, and by what."""
+    if not rows:
+        return []
+    engine = tier == "engine"
+    heads = ["fault", *(["suite"] if engine else []), "killed", "95 % interval", "passed as EXACT"]
+    heads += ["named", "by", *(["note"] if why else [])]
+    lines = [f"| {' | '.join(heads)} |", "| " + " | ".join(["---"] * len(heads)) + " |"]
+    for k in rows:
+        cells = [k.fault, *([places.suite_of(k.fault)] if engine else []), f"{k.killed}/{k.runs}"]
+        cells += [f"{k.low:.3f} to {k.high:.3f}", f"{k.passed}"]
+        cells += [f"{k.named}/{k.explained}" if k.explained else "not asked", ", ".join(k.by)]
+        cells += [places.kind_of(k.fault).note] if why else []
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _thresholds(found: Measured) -> list[float]:
@@ -133,7 +186,7 @@ def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the simulations left their tables")
-    found = collect(parser.parse_args().folder)
+    found = with_earlier(collect(parser.parse_args().folder), measured())
     JSON.write_text(found.model_dump_json(indent=1) + "\n", encoding="utf-8")
     PAGE.write_text(page(found), encoding="utf-8")
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_process import answered
 
-from conformance import far, wire
+from conformance import far
 from conformance.adapters.reference import ReferenceEngine, faulty
 from conformance.arm import Arm, check_planned
 from conformance.asked import arm_requests, arm_seeds, evidence_path, questions
@@ -24,7 +25,6 @@ from conformance.forms import FORMS, LENGTHS, LONG, MIXED, PLAIN, RAGGED, TOGETH
 from conformance.gather import Gathered
 from conformance.oracle import NONE
 from conformance.plan import AGAIN, PROFILES, Case, RunPlan, make_plan
-from conformance.pool import Outcome
 from conformance.probes import load_probe
 from conformance.recipes import REACH, mean_tv, random_tokens
 from conformance.reports.verify.again import _check_calls, judge_again
@@ -49,19 +49,9 @@ def case_of(form: str, decoding: str = "temperature=1") -> Case:
     return planned(form, decoding).cases[0]
 
 
-def answered(arm: Arm, engine: ReferenceEngine) -> Evidence:
-    """What the engine answers to an arm, in the calls that were planned."""
-    engine.load(arm.case.oracle.probe.pair)
-    for task in list(arm.tasks()):
-        said = wire.encode_completions(engine.generate(task.requests), task.requests)
-        assert isinstance(task.key, tuple)
-        arm.take(task.key[1], Outcome(task, tuple(said), 0.1))
-    return arm.evidence()
-
-
 def gathered(plan: RunPlan, engine: ReferenceEngine, folder: Path) -> Gathered:
     (case,) = plan.cases
-    arms = {a: answered(Arm(plan, case, a, folder), engine) for a in case.sampled_arms}
+    arms = {a: answered(engine, Arm(plan, case, a, folder)) for a in case.sampled_arms}
     return Gathered(case, arms)
 
 

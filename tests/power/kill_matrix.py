@@ -3,72 +3,63 @@
 Plan, engine, evidence and verdict are those of ``conformance run faulty:NAME --suite NAME``, with
 the suite in which the fault shows, at the default alpha; only the worker processes are left out.
 The number of requests is the profile's own, or a share of it: at a quarter a run costs a quarter,
-and a fault that is always killed there is killed all the more by the whole. Run as
-``python kill_matrix.py --help``.
+and a fault that is always killed there is killed all the more by the whole. One that is not is run
+anew with all of the requests, and that is what counts. Run as ``python kill_matrix.py --help``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[1] / "verifier"))
 
 import in_process
 import verifying
+from places import catalogue, ordered, plan_of, promised, suite_of
 
-from conformance.adapters.reference import faulty
+from conformance.adapters.reference import ReferenceEngine, faulty
 from conformance.decide import decide
-from conformance.decoding import Decoding
-from conformance.diagnosis.candidates import applicable
 from conformance.errors import BadAnswerError, UnknownEngineError
 from conformance.evidence import Evidence
-from conformance.faults import FAULTS
 from conformance.gather import Gathered
-from conformance.plan import AGAIN, PROFILES, Case, RunPlan, make_plan
+from conformance.plan import PROFILES, Case, RunPlan
 from conformance.result import CaseResult
-from conformance.suite import LAW, SUITES
 from conformance.verdict import Verdict, run_verdict
 
-
-@cache
-def plan_of(profile: str, suite: str = LAW, share: float = 1.0, probe: str = "mid") -> RunPlan:
-    """What ``conformance run reference --suite NAME`` plans, with a share of its requests."""
-    asked = in_process.cases("worked-example", [Decoding()]) if suite == LAW else []
-    asked += in_process.cases(probe, SUITES[suite])
-    plan = make_plan(asked, PROFILES[profile], seed=0)
-    return replace(plan, cases=tuple(reduced(case, share) for case in plan.cases))
-
-
-def reduced(case: Case, share: float) -> Case:
-    """A share of the requests of a case; all tests and their level stay."""
-    assert case.workload is not None
-    requests = math.ceil(share * case.workload.requests)
-    return replace(case, workload=replace(case.workload, requests=requests))
-
-
-def suite_of(fault: str) -> str:
-    """The first suite that has a decoding under which a fault shows."""
-    kind = FAULTS[fault.partition("=")[0]]
-    if kind.needs in SUITES:  # of which the tokens tell nothing
-        return kind.needs
-    return next((s for s, asked in SUITES.items() if any(applicable(kind, d) for d in asked)), LAW)
+FIRST_SEED = 1000
 
 
 @cache
 def control_of(plan: RunPlan, case: Case) -> Evidence:
-    """A control arm, which no fault of the catalogue touches."""
-    return in_process.gather_runs(faulty("accept-all"), case, "control", [plan])[0]
+    """A control arm, which no fault of the catalogue touches unless both arms share their calls."""
+    return in_process.gather_calls(ReferenceEngine(), plan, case, "control")
+
+
+def gathered(plan: RunPlan, case: Case, engine: ReferenceEngine) -> Gathered:
+    """Every arm of a case, as far as the engine keeps the contract."""
+    arms = {}
+    try:
+        for arm in case.sampled_arms:
+            arms[arm] = (
+                control_of(plan, case)
+                if arm == "control"
+                else in_process.gather_calls(engine, plan, case, arm)
+            )
+    except BadAnswerError as exc:
+        return Gathered(case, arms, exc)
+    return Gathered(case, arms)
 
 
 @dataclass(slots=True)
@@ -108,37 +99,17 @@ class Task:
 
 def judge_all(task: Task) -> Iterator[CaseResult]:
     """The judged cases of one run."""
-    name, explain = task.name, task.explain
-    plan = in_process.with_seed(plan_of(task.profile, suite_of(name), task.share), task.seed)
-    engine = faulty(name)
-    for case in ordered(plan, name):
-        arms = {"control": control_of(plan, case)}
-        try:
-            spec = in_process.gather_runs(engine, case, "speculative", [plan])[0]
-        except BadAnswerError as exc:
-            yield decide(plan, Gathered(case, arms, exc))
-            continue
-        if case.again is not None:
-            asked = case.asked(AGAIN)
-            arms[AGAIN] = in_process.gather_runs(engine, asked, AGAIN, [plan])[0]
-        result = decide(plan, Gathered(case, {"speculative": spec} | arms), explain)
+    plan = plan_of(task.profile, suite_of(task.name), task.share)
+    plan = in_process.with_seed(plan, task.seed)
+    engine = faulty(task.name)
+    for case in ordered(plan, task.name):
+        found = gathered(plan, case, engine)
+        result = decide(plan, found, task.explain)
+        # an error of our own would not be the fault's
+        assert result.verdict.verdict is not Verdict.ERROR or found.error, result.error
         yield result
-        if task.first_only and result.verdict.verdict is Verdict.NOT_EXACT:
+        if task.first_only and result.verdict.verdict in (Verdict.NOT_EXACT, Verdict.ERROR):
             return
-
-
-def ordered(plan: RunPlan, name: str) -> Sequence[Case]:
-    """Where it shows first, and plain sampling before others: it kills most, and then the others
-    need not be asked.
-    """
-    kind = FAULTS[name.partition("=")[0]]
-    return sorted(
-        plan.cases,
-        key=lambda c: (
-            not applicable(kind, c.decoding), c.probe != "mid", c.decoding != Decoding(),
-            c.decoding.greedy,
-        ),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +128,7 @@ def one(task: Task) -> Run:
     for r in judge_all(task):
         verdicts.append(r.verdict.verdict)
         if r.verdict.verdict is Verdict.NOT_EXACT:
-            cases.append(f"{r.case.probe} / {r.case.decoding}")
+            cases.append(f"{r.case.probe} / {r.case.configuration}")
             tests |= {f.test for f in r.findings if f.rejected and f.arm != "control"}
             fault = task.name.partition("=")[0]
             named |= any(f"{said} {fault} " in r.verdict.why for said in ("cause:", "nearest is"))
@@ -185,53 +156,95 @@ def one_verifier(task: Task) -> Run:
 def bare() -> list[str]:
     """Faults that a verifier can have."""
     found = []
-    for name in FAULTS:
+    for name in catalogue():
         with suppress(UnknownEngineError):
             verifying.named(f"faulty:{name}:verifier")
             found.append(name)
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of every fault.
+
+    `explained` is the number of runs in which the cause is asked for, `share` that of the profile's
+    requests, at the engine tier.
+    """
+
+    tier: str
+    profile: str
+    runs: int
+    first_only: bool = True
+    explained: int = 0
+    share: float = 1.0
+
+    @property
+    def label(self) -> str:
+        """Profile and share."""
+        return self.profile if self.share == 1 else f"{self.profile} at {self.share:.0%}"
+
+    def tasks(self, fault: str, done: int) -> list[Task]:
+        """The runs of a fault, but for those done."""
+        return [
+            Task(
+                fault,
+                self.profile,
+                FIRST_SEED + r,
+                self.first_only,
+                r < self.explained,
+                self.share,
+            )
+            for r in range(done, self.runs)
+        ]
+
+
+def run_fault(asked: Asked, row: Killed, pool: Executor) -> Killed:
+    """Go on with a row; anew, with all requests, if the fault survives with a share of them."""
+    tasks = asked.tasks(row.fault, row.runs)
+    run_one = one if asked.tier == "engine" else one_verifier
+    for task, run in zip(tasks, pool.map(run_one, tasks), strict=True):
+        row.runs += 1
+        row.killed += run.verdict in (Verdict.NOT_EXACT, Verdict.ERROR)
+        row.passed += run.verdict is Verdict.EXACT
+        row.by.update(run.tests)
+        row.cases.update(run.cases)
+        row.explained += task.explain
+        row.named += run.named
+        print(f"{row.fault:28} {run.verdict.value:12} {' '.join(run.tests)}", flush=True)
+    if row.killed < row.runs and asked.share < 1:
+        whole = replace(asked, share=1.0)
+        return run_fault(whole, Killed(asked.tier, row.fault, whole.label), pool)
+    return row
+
+
 def matrix(
-    tier: str,
-    faults: Sequence[str],
-    profile: str,
-    runs: int,
-    jobs: int = 1,
-    first_only: bool = True,
-    explained: int = 0,
-    share: float = 1.0,
-) -> list[Killed]:
-    """Run every fault `runs` times, and ask for the cause in the first `explained` of them."""
-    tasks = [
-        Task(f, profile, 1000 + r, first_only, r < explained, share)
-        for f in faults
-        for r in range(runs)
-    ]
-    label = profile if share == 1 else f"{profile} with {share:.0%} of its requests"
-    rows = {f: Killed(tier, f, label) for f in faults}
-    run_one = one if tier == "engine" else one_verifier
+    asked: Asked, faults: Sequence[str], jobs: int = 1, before: Sequence[Killed] = ()
+) -> Iterator[list[Killed]]:
+    """All rows, each time that a fault is done; what was run before is not run again."""
+    rows = {row.fault: row for row in before}
     with ProcessPoolExecutor(jobs) as pool:
-        for task, run in zip(tasks, pool.map(run_one, tasks), strict=True):
-            row = rows[task.name]
-            row.runs += 1
-            row.killed += run.verdict in (Verdict.NOT_EXACT, Verdict.ERROR)
-            row.passed += run.verdict is Verdict.EXACT
-            row.by.update(run.tests)
-            row.cases.update(run.cases)
-            row.explained += task.explain
-            row.named += run.named
-            print(f"{task.name:28} {run.verdict.value:12} {' '.join(run.tests)}", flush=True)
-    return list(rows.values())
+        for fault in faults:
+            row = rows.get(fault, Killed(asked.tier, fault, asked.label))
+            # no share is of use where a fault survived with it, or is not promised to be killed
+            whole = row.profile == asked.profile or not promised(fault)
+            mine = replace(asked, share=1.0) if whole else asked
+            rows[fault] = run_fault(mine, replace(row, profile=mine.label), pool)
+            yield list(rows.values())
 
 
-def as_rows(found: Sequence[Killed]) -> list[dict[str, object]]:
+def as_rows(found: Sequence[Killed]) -> list[dict[str, Any]]:
     """Plain data, with an exact interval for every rate."""
     return [
         asdict(replace(k, by=dict(k.by), cases=dict(k.cases)))  # type: ignore[arg-type]
         | {"interval_95": in_process.clopper_pearson(k.killed, k.runs)}
         for k in found
     ]
+
+
+def from_rows(rows: Sequence[dict[str, Any]]) -> list[Killed]:
+    """What `as_rows` made."""
+    kept = [{k: v for k, v in row.items() if k != "interval_95"} for row in rows]
+    return [Killed(**r | {"by": Counter(r["by"]), "cases": Counter(r["cases"])}) for r in kept]
 
 
 def main() -> None:
@@ -245,22 +258,20 @@ def main() -> None:
     parser.add_argument("--every-case", action="store_true", help="do not stop at the first kill")
     parser.add_argument("--explained", type=int, default=0, help="runs that name the cause")
     parser.add_argument("--share", type=float, default=1.0, help="of the requests; engine tier")
-    parser.add_argument("--out", type=Path)
-    asked = parser.parse_args()
-    faults = asked.faults or (list(FAULTS) if asked.tier == "engine" else bare())
-    found = matrix(
-        asked.tier,
-        faults,
-        asked.profile,
-        asked.runs,
-        asked.jobs,
-        not asked.every_case,
-        asked.explained,
-        asked.share,
+    parser.add_argument(
+        "--out", type=Path, help="written after every fault; what is there already is gone on from"
     )
-    rows = as_rows(found)
-    if asked.out:
-        asked.out.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    said = parser.parse_args()
+    asked = Asked(
+        said.tier, said.profile, said.runs, not said.every_case, said.explained, said.share
+    )
+    faults = said.faults or (catalogue() if said.tier == "engine" else bare())
+    before = []
+    if said.out and said.out.exists():
+        before = from_rows(json.loads(said.out.read_text(encoding="utf-8")))
+    for rows in matrix(asked, faults, said.jobs, before):
+        if said.out:
+            said.out.write_text(json.dumps(as_rows(rows), indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

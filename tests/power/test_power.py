@@ -13,7 +13,7 @@ import kill_matrix
 import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
-from kill_matrix import plan_of
+from places import plan_of
 from scipy import stats
 
 from conformance.adapters.exact_rules import EXACT_RULES
@@ -99,7 +99,7 @@ def test_what_an_engine_is_too_slow_to_show_the_verifier_shows(sized: str) -> No
 @pytest.mark.parametrize("name", marked(sorted(EXACT_RULES), {"block-verification"}))
 def test_no_exact_rule_is_killed(name: str) -> None:
     """In every decoding, at the default alpha."""
-    plan = kill_matrix.plan_of("standard")
+    plan = plan_of("standard")
     for case in plan.cases:
         spec = in_process.gather_runs(exact_engine(name), case, "speculative", [plan])[0]
         arms = {"speculative": spec, "control": kill_matrix.control_of(plan, case)}
