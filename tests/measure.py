@@ -133,7 +133,7 @@ def kills(rows: list[KillRow]) -> list[str]:
         "",
         f"Runs called NOT EXACT, or ended by a broken contract, of {len(asked)} of the "
         f"{len(FAULTS)} faults of [the catalogue](faults.md) as engines, and of those in the "
-        "acceptance rule as verifiers too. An engine is asked the first suite in which the fault "
+        "acceptance rule as verifiers too. An engine is asked the suite in which the fault "
         "shows. Of a fault with another size than its own `=x` says which.",
         "",
     ]
@@ -141,7 +141,7 @@ def kills(rows: list[KillRow]) -> list[str]:
         mine = [k for k in rows if (k.tier, k.profile) == (tier, profile)]
         name, _, share = profile.partition(" at ")
         what = f"{tier} tier, profile {name}" + (f", {share} of its requests" if share else "")
-        sure = [k for k in mine if places.promised(k.fault)]
+        sure = [k for k in mine if places.promised(k.fault, tier)]
         total, killed = sum(k.runs for k in sure), sum(k.killed for k in sure)
         lines += [f"### {what}: {killed:,} of {total:,} runs of {len(sure)} faults", ""]
         if share:
@@ -151,7 +151,7 @@ def kills(rows: list[KillRow]) -> list[str]:
                 "",
             ]
         lines += kill_table(sure, tier)
-        if small := [k for k in mine if not places.promised(k.fault)]:
+        if small := [k for k in mine if not places.promised(k.fault, tier)]:
             lines += [
                 "No kill is promised of these: too small for a whole engine, which the catalogue "
                 "says, or with right tokens, so that no pass is right and no departure there is.",

@@ -361,7 +361,7 @@ POSITIONS = (
         parameter=8,
         span=Span(2, 52, "bits of the mantissa: 8 is bfloat16, 11 float16, 24 float32", whole=True),
         visible=4,
-        note="in a vocabulary of 32 it is slight; =4 shows it at once",
+        note="in a vocabulary of 32 it is slight, =4 too; a verifier shows it in larger ones",
     ),
     Fault(
         "coarse-uniforms",
@@ -373,7 +373,7 @@ POSITIONS = (
         parameter=24,
         span=Span(2, 52, "bits of a uniform", whole=True),
         visible=6,
-        note="at 24 bits it takes far more tokens than anyone draws; =6 shows it",
+        note="at 24 bits it takes far more tokens than anyone draws; a verifier shows =6",
     ),
     Fault(
         "zero-coin",

@@ -226,7 +226,7 @@ def matrix(
         for fault in faults:
             row = rows.get(fault, Killed(asked.tier, fault, asked.label))
             # no share is of use where a fault survived with it, or is not promised to be killed
-            whole = row.profile == asked.profile or not promised(fault)
+            whole = row.profile == asked.profile or not promised(fault, asked.tier)
             mine = replace(asked, share=1.0) if whole else asked
             rows[fault] = run_fault(mine, replace(row, profile=mine.label), pool)
             yield list(rows.values())

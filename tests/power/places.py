@@ -34,6 +34,9 @@ FORM_OF = {
 }
 # Its tokens are exact, its rounds are not told right: then no pass, and no departure either.
 INCONCLUSIVE = ("disabled",)
+# Too small in a whole engine at the standard profile, in every size that leaves text readable; they
+# are the verifier tier's.
+VERIFIER_ONLY = ("low-precision-draw", "coarse-uniforms")
 
 
 def kind_of(fault: str) -> Fault:
@@ -41,10 +44,12 @@ def kind_of(fault: str) -> Fault:
     return FAULTS[fault.partition("=")[0]]
 
 
-def promised(fault: str) -> bool:
+def promised(fault: str, tier: str = "engine") -> bool:
     """Whether a pass rules it out: not where the catalogue says that its own size is too small."""
     kind = kind_of(fault)
-    return kind.name not in INCONCLUSIVE and ("=" in fault or kind.visible is None)
+    if kind.name in INCONCLUSIVE or (tier == "engine" and kind.name in VERIFIER_ONLY):
+        return False
+    return "=" in fault or kind.visible is None
 
 
 def catalogue() -> list[str]:
@@ -64,12 +69,14 @@ def shows(kind: Fault, case: Case) -> bool:
     return case.form == PLAIN and applicable(kind, case.decoding)
 
 
+@cache
 def suite_of(fault: str) -> str:
-    """The first suite that asks something in which a fault shows; ``law`` if none does."""
+    """The suite that asks most in which a fault shows; ``law`` if it shows there, or nowhere."""
     kind = kind_of(fault)
     if kind.needs == "greedy":  # the suite that is about it, though ``law`` asks it too
         return "greedy"
-    return next((s for s in SUITES if any(shows(kind, case) for case in asked(s))), LAW)
+    often = {suite: sum(shows(kind, case) for case in asked(suite)) for suite in SUITES}
+    return LAW if often[LAW] else max(often, key=lambda suite: often[suite])
 
 
 @cache

@@ -36,6 +36,8 @@ def test_every_suite_has_a_fault_of_its_own() -> None:
     assert set(places.FORM_OF) <= {f.name for f in FAULTS.values() if f.needs == "form"}
     assert places.suite_of("tie-dropped") == places.suite_of("near-argmax-drawn") == "greedy"
     assert places.suite_of("lenient=0.98") == "law"
+    # `ends` has a processor too, of which no bonus token shows anything
+    assert places.suite_of("processors-not-on-bonus") == "processors"
 
 
 def test_where_it_shows_is_asked_first() -> None:
@@ -70,8 +72,10 @@ def test_a_fault_too_small_to_show_is_asked_at_a_larger_size_too() -> None:
     assert "tail-lost=0.005" in places.catalogue()
     assert places.promised("tail-lost=0.005")
     assert places.promised("lenient")
-    for name in ("tail-lost", "disabled"):
+    assert places.promised("coarse-uniforms=6", "verifier")
+    for name in ("tail-lost", "disabled", "coarse-uniforms=6"):
         assert not places.promised(name)
+    for name in ("tail-lost", "disabled", "coarse-uniforms"):
         assert FAULTS[name].note
 
 

@@ -13,7 +13,7 @@ import kill_matrix
 import numpy as np
 import pytest
 from _pytest.mark import ParameterSet
-from places import plan_of
+from places import VERIFIER_ONLY, plan_of
 from scipy import stats
 
 from conformance.adapters.exact_rules import EXACT_RULES
@@ -67,9 +67,6 @@ OTHERWISE = {
 
 # A few kinds, for a run of half a minute; `make test-kills` runs all.
 QUICK = {"lenient", "resample-from-p", "stale-cache", "neighbours-share", "length-leak"}
-# Too small in a whole engine at the standard profile, in every size that leaves text readable; they
-# are the verifier tier's.
-VERIFIER_ONLY = ("low-precision-draw", "coarse-uniforms")
 # The suite `law` does not ask what they do wrong; the suites that do have tests of their own.
 ELSEWHERE = {f.name for f in (*AROUND, *GREEDY, *MASKS, *RETURNED, *STRINGS, *UNEVEN)}
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
+from conformance.contract import EngineCard
 from conformance.plan import RunPlan
 from conformance.resolve import construct
 from conformance.result import CaseResult
 from conformance.verdict import Finding
 from conformance.verifier import gather
 from conformance.verifier.book import Book, Job, jobs_of
-from conformance.verifier.contract import Verifier
+from conformance.verifier.contract import Verifier, VerifierCapabilities
 from conformance.verifier.decide import _edges, decide
 from conformance.verifier.gather import Gathered
 from conformance.verifier.judge import Judge, samples
@@ -33,15 +35,22 @@ def plan_for(
 ) -> RunPlan:
     """The plan of one verifier; with `laws`, of these alone."""
     injects = hasattr(verifier, "verify_with")
-    case = verifier_case(verifier.card.name, verifier.card, verifier.capabilities, injects)
-    plan = plan_run([case], profile, alpha, seed)
+    plan = _plan_of(verifier.capabilities, injects, profile, alpha)
+    (planned,) = plan.cases
+    planned = replace(planned, engine=verifier.card.name, card=verifier.card)
+    plan = replace(plan, seed=seed, cases=(planned,))
     if not laws:
         return plan
     only = {name for name, _ in laws}
-    (planned,) = plan.cases
     tests = tuple(t for t in planned.tests if _law(t.scope) in only | GRID_SCOPES)
     blocks = Blocks(prompts=(), requests=sum(n for _, n in laws), new_tokens=17, laws=laws)
     return replace(plan, cases=(replace(planned, workload=blocks, tests=tests),))
+
+
+@cache
+def _plan_of(claims: VerifierCapabilities, injects: bool, profile: str, alpha: float) -> RunPlan:
+    """The plan of whoever claims this; what it is called changes nothing of it."""
+    return plan_run([verifier_case("", EngineCard(name=""), claims, injects)], profile, alpha, 0)
 
 
 GRID_SCOPES = {
@@ -72,7 +81,7 @@ def judged(verifier: Verifier, plan: RunPlan) -> CaseResult:
 def first_kill(verifier: Verifier, plan: RunPlan) -> tuple[str, ...]:
     """The tests that reject on the first law, or edge, on which any does; empty if none does.
 
-    Laws are gathered and judged one by one, the small ones first and edges last, with the tokens
+    Laws are gathered and judged one by one, the quick ones first and edges last, with the tokens
     and at the level of the whole run: what rejects here is among the findings of `judged`, which
     then is NOT EXACT. Tests over all laws together are not asked.
     """
@@ -82,8 +91,10 @@ def first_kill(verifier: Verifier, plan: RunPlan) -> tuple[str, ...]:
     groups: dict[tuple[str, str], list[Job]] = {}
     for job in jobs_of(case, plan.seed):
         groups.setdefault((job.kind, "" if job.kind == "edge" else job.name), []).append(job)
-    size = {name: case.law(name).spec.vocab * rows for name, rows in case.blocks}
-    for kind, name in sorted(groups, key=lambda g: (g[0] == "edge", size.get(g[1], 0))):
+    specs = {name: case.law(name).spec for name, _ in case.blocks}
+    # a call takes as long as a thousand more numbers
+    time = {n: rows * (specs[n].vocab + 1000 / specs[n].batch) for n, rows in case.blocks}
+    for kind, name in sorted(groups, key=lambda g: (g[0] == "edge", time.get(g[1], 0))):
         if kind == "again":
             continue
         book = Book(case, plan.seed, None)
