@@ -143,6 +143,23 @@ def test_the_page_is_what_reports_carry() -> None:
     assert measure.PAGE.read_text(encoding="utf-8") == measure.page(measured())
 
 
+def test_every_fault_of_the_catalogue_is_in_the_table() -> None:
+    """At the standard profile; at the audit, where one run takes long, those it is promised of."""
+    asked_of: dict[tuple[str, str], set[str]] = {}
+    for k in measured().kills:
+        asked_of.setdefault((k.tier, k.profile.partition(" at ")[0]), set()).add(k.fault)
+    assert asked_of["engine", "standard"] == set(places.catalogue())
+    bare = set(kill_matrix.bare())
+    assert asked_of["verifier", "standard"] == bare
+    sure = {f for f in bare & set(FAULTS) if places.promised(f, "verifier")}
+    assert asked_of["verifier", "audit"] >= sure
+
+
+def test_what_is_promised_was_always_killed() -> None:
+    for k in measured().kills:
+        assert k.killed == k.runs or not places.promised(k.fault, k.tier), k.fault
+
+
 def test_those_of_which_no_kill_is_promised_stand_apart() -> None:
     def row(fault: str, killed: int) -> KillRow:
         return KillRow(
