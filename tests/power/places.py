@@ -17,7 +17,19 @@ import in_process
 from conformance.decoding import Decoding
 from conformance.diagnosis.candidates import applicable
 from conformance.faults import FAULTS, Fault
-from conformance.forms import FORMS, LENGTHS, LONG, MIXED, PLAIN, RAGGED, TWIN
+from conformance.faults.siblings import SIBLINGS
+from conformance.faults.windows import WINDOWS
+from conformance.forms import (
+    FORMS,
+    LENGTHS,
+    LONG,
+    MIXED,
+    PLAIN,
+    RAGGED,
+    SEVERAL,
+    SLIDING,
+    TWIN,
+)
 from conformance.plan import PROFILES, Case, RunPlan, make_plan
 from conformance.suite import IN_FORMS, LAW, PROBES, SUITES
 
@@ -31,6 +43,8 @@ FORM_OF = {
     "streams-begin-alike": TWIN,
     "page-ends-lost": LONG,
     "window-slides": LONG,
+    **dict.fromkeys((fault.name for fault in SIBLINGS), SEVERAL),
+    **dict.fromkeys((fault.name for fault in WINDOWS), SLIDING),
 }
 # Its tokens are exact, its rounds are not told right: then no pass, and no departure either.
 INCONCLUSIVE = ("disabled",)
