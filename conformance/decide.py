@@ -72,8 +72,9 @@ def _decide(plan: RunPlan, gathered: Gathered, explain: bool) -> CaseResult:
     uneven = FORMS[case.form].uneven and complete
     shown = [unevenness(case, asked)] if uneven else []
     lacking = missing(case, asked) if uneven else ""
-    if case.form == SEVERAL and complete:
-        shown, lacking = [siblings.finding(case, asked)], siblings.missing(case, asked)
+    if case.form == SEVERAL:
+        shown = [siblings.finding(case, asked)]
+        lacking = siblings.missing(case, asked) if complete else ""
     if case.decoding.greedy:
         return _decide_greedy(plan, gathered, seen, shown, lacking)
     judges = {arm: ArmJudge(plan, case, arm, e, complete) for arm, e in gathered.arms.items()}

@@ -18,7 +18,7 @@ from light import loaded_by
 
 from conformance import launch
 from conformance.adapters import vllm as adapter
-from conformance.adapters import vllm_library, vllm_watch
+from conformance.adapters import vllm_extra, vllm_library, vllm_watch
 from conformance.contract import Engine, Request
 from conformance.decoding import Decoding
 from conformance.errors import EngineLoadError, NotSupportedError, UnknownEngineError
@@ -187,6 +187,16 @@ def test_rounds_are_watched_and_handed_on():
     assert rounds.completions(["0"], [(1,)])[0].rounds == ()
 
 
+def test_answers_to_one_request_are_named_as_they_are_scheduled():
+    def output(name, *numbers):
+        answers = [SimpleNamespace(index=i, token_ids=[i]) for i in numbers]
+        return SimpleNamespace(request_id=name, outputs=answers)
+
+    names, made = vllm_extra.several([output("0", 0), output("1", 2, 0, 1), output("2", 0)])
+    assert names == ["0", "0_1", "1_1", "2_1", "2"]
+    assert [answer.index for answer in made] == [0, 0, 1, 2, 0]
+
+
 def test_counters_are_told_by_batch():
     class Llm:
         told = 3
@@ -252,12 +262,13 @@ else:
 """
 
 
-def test_widened_heads_keep_every_logit(tmp_path, probe_cache):
+@pytest.mark.parametrize("probe", ["mid", "window"])
+def test_widened_heads_keep_every_logit(probe, tmp_path, probe_cache):
     python = launch.environment("vllm")
     if python is None:
         pytest.skip(launch.missing("vllm") or "vllm is installed beside the suite")
     converter = vllm_library.__file__.replace("vllm_library", "vllm_probe")
-    source = load_probe("mid", probe_cache).pair.target
+    source = load_probe(probe, probe_cache).pair.target
     done = subprocess.run(
         [python, "-P", "-c", WIDENED, converter, str(source), str(tmp_path / "wide")],
         capture_output=True,
@@ -287,6 +298,22 @@ def test_rounds_add_up_and_drafts_are_both_accepted_and_rejected(run, method):
     assert all(0 <= accepted <= drafted <= adapter.PROPOSALS for drafted, accepted in rounds)
     assert any(accepted for _, accepted in rounds)
     assert any(accepted < drafted for drafted, accepted in rounds)
+
+
+def test_several_answers_to_one_request_stand_together(run):
+    rows = prompts(5)
+    asked = tuple(
+        Request(row, 8, SAMPLING, seed, answers=n)
+        for row, seed, n in zip(rows, (16, None, 32, 48, 64), (3, 4, 1, 8, 1), strict=True)
+    )
+    answers = run(REPAIRED, "mid", asked)
+    assert len(answers) == 17
+    assert len({tuple(a["tokens"]) for a in answers}) == 17
+    assert all(sum(n + 1 for _, n in a["rounds"]) >= 8 for a in answers)
+    again = run(REPAIRED, "mid", tuple(dataclasses.replace(r, speculate=False) for r in asked))
+    alone = run(REPAIRED, "mid", tuple(dataclasses.replace(r, speculate=False) for r in asked[2:3]))
+    assert again[7]["tokens"] == alone[0]["tokens"]
+    assert not any(a.get("rounds") for a in again)
 
 
 def test_both_arms_in_one_call_and_in_order(run):
