@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import cast, get_args
 
+from conformance.adapters import openai_several as several
 from conformance.adapters import openai_told as told
 from conformance.adapters.library import LOGPROBS
 from conformance.adapters.openai_http import Http, Json, Limits, Secret, StatusError, address
@@ -142,6 +143,7 @@ class OpenAIEngine:
             processors=style.processors,
             logprobs=told.kind(style, self._options["logprobs"]),
             greedy_roads=roads(style.only),
+            several=several.has(style),
         )
 
     def load(self, probe: ModelPair) -> None:
@@ -177,7 +179,7 @@ class OpenAIEngine:
             raise EngineLoadError("generate was called before load")
         for r in requests:
             self._check(r)
-        answers: dict[int, Completion] = {}
+        answers: dict[int, list[Completion]] = {}
         first = {(r.decoding, r.speculate): i for i, r in reversed(list(enumerate(requests)))}
         for kind, i in first.items():
             if kind not in self._answered:
@@ -189,8 +191,9 @@ class OpenAIEngine:
                     raise
                 self._answered.add(kind)
         answers |= self._ask(requests, [i for i in range(len(requests)) if i not in answers])
-        completions = [answers[i] for i in range(len(requests))]
-        asked = [i for i, r in enumerate(requests) if r.speculate]
+        completions = [answer for i in range(len(requests)) for answer in answers[i]]
+        whose = [r for r in requests for _ in range(r.answers)]
+        asked = [i for i, r in enumerate(whose) if r.speculate]
         if self._counted and asked and all(c.counts is None for c in completions):
             first_one = completions[asked[0]]
             completions[asked[0]] = replace(first_one, counts=self._difference())
@@ -268,11 +271,17 @@ class OpenAIEngine:
         for name in ("top_k", "min_p"):
             if getattr(r.decoding, name) is not None and style.only and name not in style.only:
                 raise NotSupportedError(f"the protocol of this server has no {name}")
+        if r.answers > 1 and not several.has(style):
+            raise NotSupportedError(
+                "of such a server it is not known that it gives several answers"
+            )
         for name in (*r.decoding.processors, r.decoding.road):
             if name and name not in (*style.processors, *roads(style.only)):
                 raise NotSupportedError(f"the protocol of this server has no {name}")
 
-    def _ask(self, requests: Sequence[Request], chosen: Sequence[int]) -> dict[int, Completion]:
+    def _ask(
+        self, requests: Sequence[Request], chosen: Sequence[int]
+    ) -> dict[int, list[Completion]]:
         """Send the chosen requests and read their answers, by place."""
         assert self._http is not None
         assert self._met is not None
@@ -280,18 +289,20 @@ class OpenAIEngine:
         jobs = []
         for i in chosen:
             url, style = self._met.arms[requests[i].speculate]
-            body = style.ask(requests[i], self._terms)
+            body = several.asked(style.ask(requests[i], self._terms), requests[i])
             body = told.asked(body, requests[i], style, self._options["logprobs"])
             if self._switch is not None and not requests[i].speculate:
                 put(body, *self._switch)
             jobs.append((url, body))
         answers = self._http.post_all(jobs) if jobs else []
-        completions = {}
+        completions: dict[int, list[Completion]] = {}
         for i, answer in zip(chosen, answers, strict=True):
             style = self._met.arms[requests[i].speculate][1]
             try:
-                plain = read(answer, requests[i], style, self._terms)
-                completions[i] = told.told(plain, answer, requests[i], style)
+                completions[i] = [
+                    told.told(read(one, requests[i], style, self._terms), one, requests[i], style)
+                    for one in several.apart(answer, requests[i])
+                ]
             except BadAnswerError as exc:
                 said = self._http.quoted(json.dumps(answer))
                 raise BadAnswerError(f"{self._http.quoted(exc)}. The answer was {said}") from None

@@ -187,6 +187,32 @@ def test_which_answer_each_one_is_stands_in_the_file(right, tmp_path) -> None:
     assert replace(found, answer=None).sha256 != found.sha256
 
 
+def test_an_interrupted_arm_goes_on_with_whole_requests(right, tmp_path) -> None:
+    engine, plan = ReferenceEngine(), planned()
+    engine.load(right.case.oracle.probe.pair)
+
+    def answer(arm: Arm, calls: int) -> None:
+        for task in list(arm.tasks())[:calls]:
+            said = wire.encode_completions(engine.generate(task.requests), task.requests)
+            assert isinstance(task.key, tuple)
+            arm.take(task.key[1], Outcome(task, tuple(said), 0.1))
+
+    first = Arm(plan, right.case, "control", tmp_path)
+    answer(first, 1)
+    assert right.case.workload is not None
+    assert first.done == right.case.workload.asked[64]
+    first.save_part()
+    then = Arm(plan, right.case, "control", tmp_path)
+    then.take_up()
+    assert then.done == first.done
+    answer(then, 10**6)
+    assert then.complete
+    seeded, whole = then.seeds >= 0, right.arms["control"]
+    found = then.evidence()
+    assert (found.tokens[seeded] == whole.tokens[seeded]).all()
+    assert (found.answer == whole.answer).all()
+
+
 def test_answers_are_numbered_from_the_first_on(right, tmp_path) -> None:
     found, path = right.arms["speculative"], tmp_path / "e.parquet"
     number = found.answer_of.copy()

@@ -154,13 +154,17 @@ class Imitation:
         return [rng.randrange(self.size) for _ in range(count)]
 
     def _openai(self, body):
-        tokens = self._tokens(body["max_tokens"], body.get("seed"))
-        choice = {"index": 0, "text": "".join(f" w{t}" for t in tokens), "finish_reason": "length"}
-        if body.get("return_token_ids") and self.owner == "vllm":
-            choice["token_ids"] = tokens
+        choices = []
+        for i in range(body.get("n", 1)):
+            seed = body.get("seed")
+            tokens = self._tokens(body["max_tokens"], None if seed is None else seed + i)
+            text = "".join(f" w{t}" for t in tokens)
+            choices.append({"index": i, "text": text, "finish_reason": "length"})
+            if body.get("return_token_ids") and self.owner == "vllm":
+                choices[-1]["token_ids"] = tokens
         prompt = body["prompt"]
         seen = len(prompt.split()) if isinstance(prompt, str) else len(prompt)
-        return {"choices": [choice], "usage": {"prompt_tokens": seen}}
+        return {"choices": choices, "usage": {"prompt_tokens": seen}}
 
     def _llama(self, body):
         tokens = self._tokens(body["n_predict"], body.get("seed"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 
 import http_servers
 import pytest
@@ -46,6 +47,45 @@ def test_a_refusal_at_once_is_not_supported_and_a_late_one_is_a_failure(serve, l
     with pytest.raises(EngineFailure, match="answered 400") as caught:
         engine.generate(requests(3))
     assert not isinstance(caught.value, NotSupportedError)
+
+
+def several(*wanted):
+    return [replace(r, answers=n) for r, n in zip(requests(len(wanted)), wanted, strict=True)]
+
+
+def test_several_answers_come_from_one_request_in_their_order(serve, load):
+    def turned(answer, body):
+        return answer | {"choices": answer["choices"][::-1]}
+
+    server, plain = serve(change=turned), serve()
+    engine = load(url=server.url, control=plain.url)
+    assert engine.capabilities.several
+    asked = several(3, 1, 4)
+    answers = engine.generate(asked)
+    assert [b["n"] for b in sorted(evidence(server), key=lambda b: b["seed"])] == [3, 1, 4]
+    alone = load(url=plain.url).generate(
+        [replace(r, seed=r.seed + i, answers=1) for r in asked for i in range(r.answers)]
+    )
+    assert [a.tokens for a in answers] == [a.tokens for a in alone]
+    assert len([a for a in answers if a.counts is not None]) == 1
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2, 4])
+def test_another_number_of_choices_is_no_answer(serve, load, kept):
+    def change(answer, body):
+        some = (answer["choices"] * 2)[:kept] if body["n"] == 3 else answer["choices"]
+        return answer | {"choices": some}
+
+    with pytest.raises(BadAnswerError, match=f"{kept} choices where 3 were asked for"):
+        load(url=serve(change=change).url).generate(several(3))
+
+
+@pytest.mark.parametrize("owner", ["llamacpp", "sglang"])
+def test_several_answers_are_refused_where_nothing_is_known_of_them(serve, load, owner):
+    engine = load(url=serve(owner).url)
+    assert not engine.capabilities.several
+    with pytest.raises(NotSupportedError, match="several answers"):
+        engine.generate(several(2))
 
 
 def test_an_engine_that_dies_over_an_answer_is_not_asked_again(serve, load):
