@@ -147,7 +147,8 @@ def kills(rows: list[KillRow]) -> list[str]:
         if share:
             lines += [
                 "With more requests a fault is killed all the more. One that survived a run with "
-                f"{share} of them was run anew with all, and stands below instead.",
+                f"{share} of them was run anew with all, and stands below instead; so here every "
+                "run is a kill.",
                 "",
             ]
         lines += kill_table(sure, tier)
