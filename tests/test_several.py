@@ -21,7 +21,7 @@ from conformance.contract import Capabilities, Completion, Request
 from conformance.decide import decide
 from conformance.decoding import Decoding
 from conformance.errors import BadAnswerError, EvidenceError
-from conformance.evidence import Evidence, continued, first_requests, load_evidence
+from conformance.evidence import continued, first_requests, load_evidence
 from conformance.faults.siblings import SIBLINGS as FAULTS
 from conformance.forms import ANSWERS, FORMS, SEED_DISTANCE, SEVERAL
 from conformance.gather import Gathered
@@ -55,20 +55,11 @@ def case_of(decoding: str = "temperature=1") -> Case:
     return planned(decoding).cases[0]
 
 
-def answered(arm: Arm, engine: ReferenceEngine) -> Evidence:
-    """What the engine answers to an arm, in the calls that were planned."""
-    engine.load(arm.case.oracle.probe.pair)
-    for task in list(arm.tasks()):
-        said = wire.encode_completions(engine.generate(task.requests), task.requests)
-        assert isinstance(task.key, tuple)
-        arm.take(task.key[1], Outcome(task, tuple(said), 0.1))
-    return arm.evidence()
-
-
 def gathered(plan: RunPlan, engine: ReferenceEngine, folder: Path) -> Gathered:
     (case,) = plan.cases
     return Gathered(
-        case, {a: answered(Arm(plan, case, a, folder), engine) for a in case.sampled_arms}
+        case,
+        {a: in_process.answered(engine, Arm(plan, case, a, folder)) for a in case.sampled_arms},
     )
 
 
@@ -307,7 +298,7 @@ def test_each_fault_is_found_where_it_is(fault, where, right, tmp_path) -> None:
     """With the few requests of the smallest profile, so all the more at the others."""
     case = right.case
     arm = Arm(planned(), case, "speculative", tmp_path)
-    wrong = right.arms | {"speculative": answered(arm, faulty(fault))}
+    wrong = right.arms | {"speculative": in_process.answered(faulty(fault), arm)}
     wrong.pop(AGAIN)
     result = decide(planned(), Gathered(case, wrong), explain=False)
     assert result.verdict.verdict is Verdict.NOT_EXACT

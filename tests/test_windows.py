@@ -8,21 +8,20 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import in_process
 import numpy as np
 import pytest
 
-from conformance import far, wire
+from conformance import far
 from conformance.adapters.reference import ReferenceEngine, faulty
 from conformance.arm import Arm
 from conformance.contract import Capabilities
 from conformance.decide import decide
 from conformance.decoding import Decoding
-from conformance.evidence import Evidence
 from conformance.faults.windows import WINDOWS
 from conformance.forms import FORMS, SLIDING, WINDOW
 from conformance.gather import Gathered
 from conformance.plan import PROFILES, Case, RunPlan, make_plan
-from conformance.pool import Outcome
 from conformance.probes import load_probe
 from conformance.recipes import mean_tv
 from conformance.result import CaseResult
@@ -104,19 +103,10 @@ def planned(profile: str = "smoke") -> RunPlan:
     return make_plan([case], PROFILES[profile])
 
 
-def answered(arm: Arm, engine: ReferenceEngine) -> Evidence:
-    engine.load(arm.case.oracle.probe.pair)
-    for task in list(arm.tasks()):
-        said = wire.encode_completions(engine.generate(task.requests), task.requests)
-        assert isinstance(task.key, tuple)
-        arm.take(task.key[1], Outcome(task, tuple(said), 0.1))
-    return arm.evidence()
-
-
 def judged(engine: ReferenceEngine, profile: str = "smoke") -> CaseResult:
     plan = planned(profile)
     (case,) = plan.cases
-    arms = {a: answered(Arm(plan, case, a, Path("none")), engine) for a in case.arms}
+    arms = {a: in_process.gather_calls(engine, plan, case, a) for a in case.arms}
     return decide(plan, Gathered(case, arms), explain=False)
 
 
