@@ -44,29 +44,31 @@ ENGINES = xllamacpp openvino-genai vllm mlx-lm
 $(ENGINES:%=engine-%): engine-%: setup
 	$(BIN)/conformance setup $*
 
+# each of the processes that run tests is one thread: more would wait for each other
+ONE = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 test: setup  ## Run the tests, without the long ones and without other processes' engines
-	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "not long and not engines"
+	$(ONE) $(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "not long and not engines"
 
 test-engines: setup  ## Run the tests that ask engines and servers in processes of their own
-	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "engines and not long"
+	$(ONE) $(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile -m "engines and not long"
 
 FORGERIES = hostile_bundle forged_evidence forged_report forged_run forged_files fuzzed altered verify_command
 test-bundles: setup  ## Run the tests of 'verify' on forged and hostile bundles
-	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile $(FORGERIES:%=tests/verify/test_%.py) -k "not hundred"
+	$(ONE) $(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile $(FORGERIES:%=tests/verify/test_%.py) -k "not hundred"
 
 KILLS = power/test_power test_diagnosis verifier/test_verifier_kills
 test-kills: setup  ## Run the whole catalogue of faults: each killed, and named
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -P -m pytest -n $(JOBS) $(KILLS:%=tests/%.py)
+	$(ONE) $(BIN)/python -P -m pytest -n $(JOBS) $(KILLS:%=tests/%.py)
 
 test-all: setup  ## Run every test
-	$(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile
+	$(ONE) $(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile
 
 # QUICK=1 takes a minute or two and leaves the written page alone; FULL=1 adds hours of judging;
 # ONLY=detection, judging, shares or engines runs one part again
 BENCH = $(if $(QUICK),build/bench,tests/benchmarks)/results.json
 BENCH_PAGE = $(if $(QUICK),build/bench,docs)/benchmarks.md
 bench: setup  ## Run the benchmarks; writes docs/benchmarks.md (QUICK=1: build/bench)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -P -m benchmarks \
+	$(ONE) PYTHONPATH=tests $(BIN)/python -P -m benchmarks \
 	    $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) --jobs $(JOBS) \
 	    --json $(BENCH) --page $(BENCH_PAGE)
 
@@ -79,7 +81,7 @@ calibrate: setup  ## Measure false alarms and kills; writes docs/measured.md and
 	CONFORMANCE_TABLES=$(abspath $(TABLES)) $(BIN)/python -P -m pytest -n $(JOBS) tests/calibration
 	$(MAKE) kills
 
-KILL = OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -P tests/power/kill_matrix.py \
+KILL = $(ONE) $(BIN)/python -P tests/power/kill_matrix.py \
     --jobs $(JOBS) --runs
 kills: setup  ## The kill matrix alone: every fault where it shows; goes on if interrupted
 	mkdir -p $(TABLES)

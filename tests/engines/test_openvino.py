@@ -22,6 +22,8 @@ from conformance.tinylm import TinyLlama
 from conformance.verdict import Verdict
 
 GREEDY = Decoding(greedy=True)
+pytestmark = pytest.mark.engines
+
 SAMPLING = Decoding()
 FILTERED = Decoding(temperature=0.7, top_p=0.8)
 ALL_BUT_MIN_P = Decoding(temperature=1.3, top_k=5, top_p=0.7)
@@ -31,8 +33,6 @@ LOGITS = """
 import importlib.util, json, sys
 from pathlib import Path
 import numpy as np, openvino
-
-pytestmark = pytest.mark.engines
 spec = importlib.util.spec_from_file_location("openvino_probe", sys.argv[1])
 probe = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(probe)

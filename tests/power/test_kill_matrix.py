@@ -59,7 +59,7 @@ def test_a_suite_asks_what_the_command_asks(suite: str) -> None:
 
 
 def test_a_share_is_of_the_requests_alone() -> None:
-    whole, share = (places.plan_of("standard", "batches", s) for s in (1.0, 0.25))
+    whole, share = (places.plan_of("smoke", "batches", s) for s in (1.0, 0.25))
     assert share.level == whole.level
     for a, b in zip(whole.cases, share.cases, strict=True):
         assert a.workload is not None
