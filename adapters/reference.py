@@ -19,7 +19,15 @@ from conformance.contract import Capabilities, Completion, EngineCard, ModelPair
 from conformance.decoding import PROCESSORS, ROADS, Decoding, Dialect
 from conformance.errors import EngineLoadError
 from conformance.faults import parse_fault
-from conformance.faults.steps import EXACT_STEPS, Answer, Block, Steps, Written, answer_number
+from conformance.faults.steps import (
+    EXACT_STEPS,
+    Answer,
+    Block,
+    Filled,
+    Steps,
+    Written,
+    answer_number,
+)
 from conformance.grammar import START
 from conformance.law import Floats
 from conformance.reference import draw
@@ -244,10 +252,8 @@ class Batch(Laws):
                 self.slip[which][rows] = np.clip(slipped, 2 - self.length[rows], last)
         self.lost[rows] = self.k - accepted
         if self.steps.cached is not None:
-            self.steps.cached(self.caches[0], rows, self.length[rows])
-        window = self.target.shape.window
-        if self.steps.ring is not None and window is not None:
-            self.steps.ring(self.caches[0], rows, self.length[rows], window, self.lost[rows])
+            filled = Filled(rows, self.length[rows], self.lost[rows], self.target.shape.window)
+            self.steps.cached(self.caches[0], filled)
 
     def _append(self, rows: Tokens, tokens: Tokens) -> None:
         """Append each row's tokens, [b, m] padded with -1."""

@@ -8,9 +8,9 @@ import numpy as np
 
 from conformance.decoding import Decoding
 from conformance.faults.fault import NO_THREAD, Fault, Span
-from conformance.faults.steps import Block, Emitted, Steps, judged
+from conformance.faults.steps import Block, Emitted, Filled, Steps, judged
 from conformance.law import Floats, softmax
-from conformance.reference import Ints, draw
+from conformance.reference import draw
 from conformance.tinylm import Cache
 
 TIED = 1e-9  # nats; equal rows give equal logits to the last bits
@@ -91,8 +91,8 @@ def _ring(size: float) -> Steps:
     """The target's cache has so many slots, and begins again at the first."""
     slots = int(size)
 
-    def wrap(cache: Cache, rows: Ints, length: Ints) -> None:
-        for row, end in zip(rows, length, strict=True):
+    def wrap(cache: Cache, filled: Filled) -> None:
+        for row, end in zip(filled.rows, filled.length, strict=True):
             over = int(end) - slots
             for kept in (cache.keys, cache.values):
                 if over > 0:
@@ -105,8 +105,8 @@ def _lost_at(size: float) -> Steps:
     """What the target's cache holds is zeroed once it has so many tokens."""
     slots = int(size)
 
-    def lose(cache: Cache, rows: Ints, length: Ints) -> None:
-        gone = rows[length > slots]
+    def lose(cache: Cache, filled: Filled) -> None:
+        gone = filled.rows[filled.length > slots]
         for kept in (cache.keys, cache.values):
             kept[:, gone, :slots] = 0.0
 

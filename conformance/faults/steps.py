@@ -149,6 +149,26 @@ class Written:
     vocab: int
 
 
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Rows of a batch whose blocks have been written to the target's cache.
+
+    Parameters
+    ----------
+    rows, length : (b,) int64
+        Which they are, and how many tokens each has by now.
+    lost : (b,) int64
+        Proposals of the block that were rejected.
+    window : int or None
+        Tokens that the target sees, if its window slides.
+    """
+
+    rows: Ints
+    length: Ints
+    lost: Ints
+    window: int | None
+
+
 Answer = tuple[list[int], list[Round]]
 # Above the seed of a stream, of 64 bits at most, is the number of the answer that draws from it.
 ANSWER_BIT = 64
@@ -252,13 +272,11 @@ class Steps:
         ``(rows, first) -> [b]``: where in the cache of a batch the answers are that are not done,
         when ``first``, [B], is where the first answer to the same request is.
     cached : callable or None
-        ``(cache, rows, length)``: what becomes of the target's cache when blocks of some rows,
-        [b] each, have been written. None leaves it alone.
+        ``(cache, filled)``: what becomes of the target's cache when blocks have been written. None
+        leaves it alone.
     window : callable or None
         ``(window, lost) -> [b]``: how many tokens the target sees, of a model with a window, when
         ``lost``, [b], proposals of each row's last block were rejected. None for the window itself.
-    ring : callable or None
-        ``(cache, rows, length, window, lost)``: the same as `cached`, of a model with a window.
     """
 
     uniforms: Callable[[tuple[int, ...], int, int], Floats] = streams
@@ -282,9 +300,8 @@ class Steps:
         answers
     )
     slots: Callable[[Ints, Ints], Ints] = lambda rows, first: rows
-    cached: Callable[[Cache, Ints, Ints], None] | None = None
+    cached: Callable[[Cache, Filled], None] | None = None
     window: Callable[[int, Ints], Ints] | None = None
-    ring: Callable[[Cache, Ints, Ints, int, Ints], None] | None = None
 
 
 EXACT_STEPS = Steps()

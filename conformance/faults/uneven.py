@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.contract import Request
 from conformance.faults.fault import NO_THREAD, Fault, Span
-from conformance.faults.steps import Answer, Block, Emitted, Steps, judged, streams
+from conformance.faults.steps import Answer, Block, Emitted, Filled, Steps, judged, streams
 from conformance.law import Floats
 from conformance.reference import Ints
 from conformance.tinylm import Cache
@@ -137,8 +137,8 @@ def _page_ends_lost(size: float) -> Steps:
     """The last slot of every full page of the target's cache is empty."""
     page = int(size)
 
-    def lose(cache: Cache, rows: Ints, length: Ints) -> None:
-        for row, end in zip(rows, length, strict=True):
+    def lose(cache: Cache, filled: Filled) -> None:
+        for row, end in zip(filled.rows, filled.length, strict=True):
             at = np.arange(page - 1, int(end) - 1, page)
             for kept in (cache.keys, cache.values):
                 kept[:, row, at] = 0.0
@@ -150,8 +150,8 @@ def _window(size: float) -> Steps:
     """What is further back than a window is gone from the target's cache."""
     kept_slots = int(size)
 
-    def slide(cache: Cache, rows: Ints, length: Ints) -> None:
-        for row, end in zip(rows, length, strict=True):
+    def slide(cache: Cache, filled: Filled) -> None:
+        for row, end in zip(filled.rows, filled.length, strict=True):
             for kept in (cache.keys, cache.values):
                 kept[:, row, : max(int(end) - kept_slots, 0)] = 0.0
 

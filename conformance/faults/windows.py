@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from conformance.faults.fault import NO_THREAD, Fault
-from conformance.faults.steps import Steps
+from conformance.faults.steps import Filled, Steps
 from conformance.reference import Ints
 from conformance.tinylm import Cache
 
@@ -28,13 +28,15 @@ def _evicted(window: int, lost: Ints) -> Ints:
     return np.asarray(np.maximum(window - lost, 1))
 
 
-def _wrapped(cache: Cache, rows: Ints, length: Ints, window: int, lost: Ints) -> None:
+def _wrapped(cache: Cache, filled: Filled) -> None:
     """Rejected proposals stay where they were written in a ring: over the oldest of the window."""
-    for row, end, count in zip(rows, length, lost, strict=True):
+    if filled.window is None:
+        return
+    for row, end, count in zip(filled.rows, filled.length, filled.lost, strict=True):
         at = np.arange(int(end), int(end) + int(count))
-        at = at[at >= window]
+        at = at[at >= filled.window]
         for kept in (cache.keys, cache.values):
-            kept[:, row, at - window] = kept[:, row, at]
+            kept[:, row, at - filled.window] = kept[:, row, at]
 
 
 WINDOWS: tuple[Fault, ...] = (
@@ -82,7 +84,7 @@ WINDOWS: tuple[Fault, ...] = (
         "mlx-lm #1427",
         "blocks after a rejection, beyond the window",
         "engine",
-        lambda _: Steps(ring=_wrapped),
+        lambda _: Steps(cached=_wrapped),
         needs="form",
     ),
 )
