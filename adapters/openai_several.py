@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from conformance.adapters.openai_styles import STYLES, Style
+from conformance.adapters.openai_styles import Style, name_of
 from conformance.contract import Request
 from conformance.errors import BadAnswerError
 
@@ -15,7 +15,7 @@ KNOWN = ("vllm",)
 
 def has(style: Style) -> bool:
     """Whether a server of a style is asked for several answers."""
-    return any(STYLES[name] is style for name in KNOWN)
+    return name_of(style) in KNOWN
 
 
 def asked(body: Json, request: Request) -> Json:

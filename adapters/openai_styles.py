@@ -228,6 +228,11 @@ STYLES: dict[str, Style] = {
 }
 
 
+def name_of(style: Style) -> str:
+    """The key of `STYLES`; empty if it is none of them."""
+    return next((name for name, known in STYLES.items() if known is style), "")
+
+
 def read(answer: Json, r: Request, style: Style, terms: Terms) -> Completion:
     """An answer as a completion.
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from conformance.adapters.library import LOGPROBS
-from conformance.adapters.openai_styles import STYLES, Style
+from conformance.adapters.openai_styles import Style, name_of
 from conformance.contract import Completion, Logprobs, Request
 from conformance.errors import NotSupportedError
 
@@ -21,7 +21,7 @@ KNOWN = ("vllm", "llama")  # of others it is not known what they are of
 
 def kind(style: Style, said: str) -> Logprobs:
     """What a server of a style returns: by default, and as the user says that it was started."""
-    return LOGPROBS[said] if _name(style) in KNOWN else "none"
+    return LOGPROBS[said] if name_of(style) in KNOWN else "none"
 
 
 def asked(body: Json, request: Request, style: Style, said: str) -> Json:
@@ -34,7 +34,7 @@ def asked(body: Json, request: Request, style: Style, said: str) -> Json:
     """
     if not request.logprobs:
         return body
-    name = _name(style)
+    name = name_of(style)
     if name not in KNOWN:
         raise NotSupportedError("it is not known what log-probabilities such a server returns")
     if name == "vllm":
@@ -48,15 +48,11 @@ def told(completion: Completion, answer: Json, request: Request, style: Style) -
     """A completion with what the answer says of its tokens; NaN where it says nothing."""
     if not request.logprobs:
         return completion
-    found = _vllm(answer) if _name(style) == "vllm" else _llama(answer)
+    found = _vllm(answer) if name_of(style) == "vllm" else _llama(answer)
     count = len(completion.tokens)
     if len(found) > count:  # of other tokens than these
         found = []
     return replace(completion, logprobs=found + [math.nan] * (count - len(found)))
-
-
-def _name(style: Style) -> str:
-    return next((name for name, known in STYLES.items() if known is style), "")
 
 
 def _vllm(answer: Json) -> list[float]:

@@ -33,8 +33,8 @@ def arm_seeds(plan: RunPlan, case: Case, arm: str) -> Tokens:
     prompt: whoever loses a bit of the seed on the way answers those two alike.
     """
     assert case.workload is not None
-    each = np.diff(case.workload.asked, append=case.workload.requests)
-    n, form = len(each), FORMS[case.form]
+    each, form = case.workload.answers, FORMS[case.form]
+    n = len(each)
     if case.decoding.greedy:
         return np.full(case.workload.requests, -1)
     if arm == AGAIN:
@@ -84,8 +84,7 @@ def _questions(work: Workload, decoding: str) -> Tokens:
     if work.speculates is not None:
         said.append(work.speculates.tolist())
     if FORMS[work.form].answers:
-        each = np.diff(work.asked, append=work.requests)
-        said.append(np.repeat(each, each).tolist())
+        said.append(np.repeat(work.answers, work.answers).tolist())
     return np.array([digest(*one) for one in zip(*said, strict=True)], dtype=np.int64)
 
 
@@ -99,7 +98,6 @@ def seeded_requests(case: Case, arm: str, seeds: Tokens) -> list[Request]:
     work = case.workload
     assert work is not None
     starts = work.asked
-    each = np.diff(starts, append=work.requests)
     speculates = work.speculates
     if speculates is None:
         speculates = np.full(work.requests, arm in (SPECULATIVE, AGAIN))
@@ -117,7 +115,7 @@ def seeded_requests(case: Case, arm: str, seeds: Tokens) -> list[Request]:
             work.lengths[starts].tolist(),
             seeds[starts],
             speculates[starts].tolist(),
-            each.tolist(),
+            work.answers.tolist(),
             strict=True,
         )
     ]

@@ -97,6 +97,11 @@ class Workload:
         return np.asarray(starts[starts < self.requests])
 
     @property
+    def answers(self) -> Tokens:
+        """How many answers each question is given. [Q]"""
+        return np.diff(self.asked, append=self.requests)
+
+    @property
     def answer_of(self) -> Tokens:
         """Which answer to its question each one is, from 0. [N]"""
         starts, i = self.asked, np.arange(self.requests)
@@ -141,9 +146,9 @@ class Workload:
             one = replace(self, requests=-(-self.requests // 2), paired=False)
             return np.repeat(one.prompt_of, 2)[: self.requests]
         if FORMS[self.form].answers:
-            starts = self.asked
-            one = replace(self, requests=len(starts), form=PLAIN)
-            return np.repeat(one.prompt_of, np.diff(starts, append=self.requests))
+            each = self.answers
+            one = replace(self, requests=len(each), form=PLAIN)
+            return np.repeat(one.prompt_of, each)
         i = np.arange(self.requests)
         if self.repeated is None:
             return i % len(self.prompts)
