@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from scipy import stats
@@ -85,6 +86,30 @@ def answered(engine: ReferenceEngine, arm: Arm) -> Evidence:
         assert isinstance(task.key, tuple)
         arm.take(task.key[1], Outcome(task, tuple(said), 0.0))
     return arm.evidence()
+
+
+def at_or_below(
+    p_values: Mapping[str, Sequence[float]], thresholds: Sequence[float]
+) -> dict[str, dict[float, tuple[int, int]]]:
+    """How many p-values of each test are at or below each threshold, and of how many."""
+    return {
+        test: {a: (sum(p <= a for p in values), len(values)) for a in thresholds}
+        for test, values in p_values.items()
+    }
+
+
+def check_uniform(
+    below: Mapping[str, Mapping[float, tuple[int, int]]],
+    level: float,
+    side: Callable[[str], Literal["two-sided", "greater"]],
+) -> None:
+    """Fail, with this probability at most under uniform p-values, if there are too many small ones,
+    or too few where `side` of the test's name says so.
+    """
+    compared = [(test, a, *hits) for test, row in below.items() for a, hits in row.items()]
+    for test, a, hits, n in compared:
+        p = stats.binomtest(hits, n, a, side(test)).pvalue
+        assert p > level / len(compared), f"{test}: {hits} of {n} p-values below {a}"
 
 
 def clopper_pearson(hits: int, n: int, confidence: float = 0.95) -> tuple[float, float]:

@@ -92,10 +92,7 @@ def check(runs: int, record: Callable[[str, object], None], name: str) -> None:
     alarms = verdicts[Verdict.NOT_EXACT.value]
     low, high = in_process.clopper_pearson(alarms, total)
     print(f"{alarms} of {total} exact runs called NOT EXACT at alpha {ALPHA} {dict(verdicts)}")
-    below = {
-        key: {a: (sum(p <= a for p in values), len(values)) for a in THRESHOLDS}
-        for key, values in p_values.items()
-    }
+    below = in_process.at_or_below(p_values, THRESHOLDS)
     record("false_alarms", f"{alarms} of {total} at alpha {ALPHA}")
     in_process.write_table(
         name,
@@ -108,11 +105,11 @@ def check(runs: int, record: Callable[[str, object], None], name: str) -> None:
     assert verdicts[Verdict.EXACT.value] >= total / 4  # so the runs could have gone either way
     assert stats.binom.sf(alarms - 1, total, ALPHA) > COUNT_LEVEL
     # Each test by itself, one value a run: uniform, not merely rarely small.
-    comparisons = [(k, a, *found) for k, row in below.items() for a, found in row.items()]
-    for key, a, hits, n in comparisons:
-        side = "greater" if key.partition(" / ")[0] in AT_MOST_UNIFORM else "two-sided"
-        p = stats.binomtest(hits, n, a, side).pvalue
-        assert p > UNIFORM_LEVEL / len(comparisons), f"{key}: {hits} of {n} p-values below {a}"
+    in_process.check_uniform(
+        below,
+        UNIFORM_LEVEL,
+        lambda key: "greater" if key.partition(" / ")[0] in AT_MOST_UNIFORM else "two-sided",
+    )
 
 
 def test_false_alarms(record_property: Callable[[str, object], None]) -> None:
