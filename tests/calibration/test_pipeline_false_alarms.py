@@ -112,6 +112,17 @@ def check(runs: int, record: Callable[[str, object], None], name: str) -> None:
     )
 
 
+def test_the_check_fails_where_small_p_values_are_too_many_or_too_few() -> None:
+    many = in_process.at_or_below({"test": [0.005] * 30 + [0.5] * 970}, (0.01,))
+    assert many == {"test": {0.01: (30, 1000)}}
+    few = in_process.at_or_below({"test": [0.5] * 2000}, (0.01,))
+    with pytest.raises(AssertionError, match="test: 30 of 1000 p-values"):
+        in_process.check_uniform(many, UNIFORM_LEVEL, lambda test: "greater")
+    with pytest.raises(AssertionError, match="test: 0 of 2000 p-values"):
+        in_process.check_uniform(few, UNIFORM_LEVEL, lambda test: "two-sided")
+    in_process.check_uniform(few, UNIFORM_LEVEL, lambda test: "greater")
+
+
 def test_false_alarms(record_property: Callable[[str, object], None]) -> None:
     check(200, record_property, "false_alarms")
 
