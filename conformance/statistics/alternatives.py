@@ -21,9 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformance.statistics.tables import Floats, Ints
+from conformance.statistics.ties import settled
 
 LENIENT = (0.5, 0.7, 0.82, 0.9, 0.95, 0.975, 0.9875, 0.994)
 THRESHOLDS = (0.05, 0.3)
+LIKELIEST = 10  # tokens that a relaxed rule accepts whatever the draft says
 TAILS = (1e-2, 1e-3, 1e-4)  # tokens rarer than this are lost
 HALVINGS = 6  # temperatures 1 / (1 + 2^-k) for k < HALVINGS, and 1 / (1 - 2^-k) for 1 <= k
 FULL = 1 - 2.0**-10  # the largest strength: it costs nothing and keeps every ratio above 0
@@ -62,6 +64,7 @@ def _directions() -> Iterator[Direction]:
     yield Direction("draft declared sharper than drawn", 0.02, (FULL, 0.3))
     for tau in THRESHOLDS:
         yield Direction(f"accept where p >= {tau:g}", 0.04, (FULL, 0.3))
+    yield Direction(f"accept the {LIKELIEST} likeliest", 0.03, (FULL, 0.3))
     for factor in LENIENT:
         yield Direction(f"lenient {factor:g}", 0.24 / len(LENIENT), (FULL,))
     yield Direction("greedy", 0.03, (FULL, 0.3, 0.1, 0.03))
@@ -75,7 +78,7 @@ def _directions() -> Iterator[Direction]:
 
 
 DIRECTIONS = tuple(_directions())
-DRAFT_AWARE = 8 + len(THRESHOLDS) + len(LENIENT)  # leading directions that need the draft
+DRAFT_AWARE = 9 + len(THRESHOLDS) + len(LENIENT)  # leading directions that need the draft
 _COLUMN = np.array([d for d, x in enumerate(DIRECTIONS) for _ in x.strengths])  # [C]
 _STRENGTH = np.array([s for x in DIRECTIONS for s in x.strengths])  # [C]
 NAMES = tuple(
@@ -162,8 +165,12 @@ def _with_draft(p: Floats, q: Floats, at: tuple[Ints, Ints]) -> Floats:
     for raised in (np.sqrt(q), q * q):
         declared = raised / raised.sum(axis=1, keepdims=True)
         columns.append(_misdeclared(p, q, declared, at))
-    for tau in THRESHOLDS:
-        bold = np.where(p >= tau, q, np.minimum(p, q))
+    settled_p = settled(p)
+    least = settled_p.min(axis=1, keepdims=True)
+    if p.shape[1] > LIKELIEST:
+        least = np.partition(settled_p, -LIKELIEST, axis=1)[:, -LIKELIEST, None]
+    for certain in (*(p >= tau for tau in THRESHOLDS), settled_p >= least):
+        bold = np.where(certain, q, np.minimum(p, q))
         rest = np.maximum(1 - bold.sum(axis=1), 0.0)[row]
         columns.append(bold[at] / floor + rest * recovered)
     for factor in LENIENT:

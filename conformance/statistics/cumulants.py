@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from conformance.statistics.tables import Floats, Ints
 
 CELLS_AT_ONCE = 1 << 18  # of a law in memory, times some ten temporaries
+ENOUGH = 1 << 15  # cells that make taking them in at once worth while
 UNGRADED = 4096  # vocabularies up to this size keep every token's own score
 SMALLEST, LARGEST = 2.0**-6, 8.0
 _POSITIVE = SMALLEST * 2.0 ** np.arange(0, 9.25, 0.5)  # [SIDE]
@@ -106,6 +107,31 @@ class CumulantSum:
         """
         alike = self.values[:, 3] / np.maximum(self.values[:, 2] ** 2, 1e-300)
         return min(float(np.interp(t, TILTS, alike)), 1.0)
+
+
+class CumulantBatch:
+    """Takes in terms like `CumulantSum.of`, several rows at once where rows come one by one."""
+
+    def __init__(self) -> None:
+        self._sum = CumulantSum.empty()
+        self._waiting: list[tuple[Floats | Ints, Floats, Floats]] = []
+
+    def add(self, times: Floats | Ints, law: Floats, score: Floats) -> None:
+        """As for `CumulantSum.of`; rows of one length."""
+        self._waiting.append((times, law, score))
+        if sum(law.size for _, law, _ in self._waiting) >= ENOUGH:
+            self._settle()
+
+    def _settle(self) -> None:
+        times, law, score = (np.concatenate(x) for x in zip(*self._waiting, strict=True))
+        self._sum = self._sum.merge(CumulantSum.of(times, law, score))
+        self._waiting.clear()
+
+    def total(self) -> CumulantSum:
+        """The sum of all terms."""
+        if self._waiting:
+            self._settle()
+        return self._sum
 
 
 @dataclass(frozen=True, slots=True, eq=False)

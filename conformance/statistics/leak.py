@@ -27,6 +27,7 @@ from conformance.statistics import saddlepoint
 from conformance.statistics.cumulants import (
     LARGEST,
     UNGRADED,
+    CumulantBatch,
     CumulantSum,
     Graded,
     blocks,
@@ -66,29 +67,34 @@ class LeakSum:
 
     def add(self, prefix: Ints, token: Ints, law: Floats, draft: Floats) -> None:
         """Take in tokens, as in `leak`."""
-        times = np.bincount(prefix, minlength=len(law))
+        times, batch = np.bincount(prefix, minlength=len(law)), CumulantBatch()
         for rows, mine in token_blocks(prefix, law.shape):
-            score = self._expect(times[rows], law[rows], draft[rows])
+            score = self._expect(times[rows], law[rows], draft[rows], batch)
             self.total += float(score.at(np.searchsorted(rows, prefix[mine]), token[mine]).sum())
+        self.cumulants = self.cumulants.merge(batch.total())
 
     def expect(self, times: Floats | Ints, law: Floats, draft: Floats) -> None:
         """Take in tokens, [U] of each prefix, whose scores are added to `total` elsewhere, or,
         for planning, not at all.
         """
+        batch = CumulantBatch()
         for rows in blocks(times, law.shape[1]):
-            self._expect(times[rows], law[rows], draft[rows])
+            self._expect(times[rows], law[rows], draft[rows], batch)
+        self.cumulants = self.cumulants.merge(batch.total())
 
-    def _expect(self, times: Floats | Ints, law: Floats, draft: Floats) -> Graded:
+    def _expect(
+        self, times: Floats | Ints, law: Floats, draft: Floats, batch: CumulantBatch
+    ) -> Graded:
         p = np.asarray(law, dtype=np.float64)
         p = p / p.sum(axis=1, keepdims=True)
         q = np.asarray(draft, dtype=np.float64)
-        score = _score(p, q)
-        s, mp, mq = score.value, score.mass(p), score.mass(q)
+        score, mp = _score(p, q)
+        s, mq = score.value, score.mass(q)
         gain = ((mq - mp) * s).sum(axis=1)
         self.slope += float(times @ gain)
         self.slope_square += float(times @ gain**2)
         self.draft_square += float(times @ (mq * s**2).sum(axis=1))
-        self.cumulants = self.cumulants.merge(CumulantSum.of(times, mp, s))
+        batch.add(times, mp, s)
         return score
 
     def merge(self, other: LeakSum) -> LeakSum:
@@ -188,11 +194,13 @@ def detectable(
 
 def bounded_score(law: Floats, draft: Floats) -> Floats:
     """The score of a leak at eps = 1 / BOUND, centred under p; 0 where p = 0. [U, V]"""
-    return _score(law, draft).dense()
+    return _score(law, draft)[0].dense()
 
 
-def _score(law: Floats, draft: Floats) -> Graded:
-    """`bounded_score`, graded where the vocabulary is large. [u, V]"""
+def _score(law: Floats, draft: Floats) -> tuple[Graded, Floats]:
+    """`bounded_score`, graded where the vocabulary is large, and the mass of its grades.
+    [u, V], [u, G]
+    """
     with np.errstate(over="ignore", divide="ignore"):
         ratio = np.divide(draft, law, out=np.ones_like(law), where=law > 0)
         if law.shape[1] > UNGRADED:
@@ -209,11 +217,12 @@ def _score(law: Floats, draft: Floats) -> Graded:
         raw = np.where(np.isinf(excess), BOUND, excess / (1 + np.minimum(excess, 1e300) / BOUND))
     if level is None:
         score = Graded(raw, None).centred(law)
-        return Graded(np.where(law > 0, score.value, 0.0), None)
+        return Graded(np.where(law > 0, score.value, 0.0), None), law
     score = Graded(np.append(raw, 0.0), level)
-    score = score.centred(score.mass(law))
+    mass = score.mass(law)
+    score = score.centred(mass)
     score.value[:, -1] = 0.0
-    return score
+    return score, mass
 
 
 def _grade(log_ratio: Floats) -> Floats:

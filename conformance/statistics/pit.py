@@ -17,7 +17,7 @@ from conformance.statistics.exact import SMALLEST_P
 from conformance.statistics.tables import Floats, Ints
 from conformance.statistics.ties import settled
 
-COMPARED_AT_ONCE = 2**22
+COMPARED_AT_ONCE = 2**17  # numbers in one array; what is compared at once stays in the cache
 SORT_ABOVE = 32  # tokens a row
 
 
@@ -107,8 +107,14 @@ def mass_before_id(prefix: Ints, token: Ints, law: Floats) -> Floats:
     """As `mass_before` for the ranking by token id: what a draw by inverse distribution function
     has below it. [n]
     """
-    below = np.cumsum(law, axis=1) - law
-    return np.asarray(below[prefix, token])
+    if len(token) > SORT_ABOVE * len(law):
+        return np.asarray((np.cumsum(law, axis=1) - law)[prefix, token])
+    below, ids = np.empty(len(token)), np.arange(law.shape[1])
+    step = max(1, COMPARED_AT_ONCE // law.shape[1])
+    for begin in range(0, len(token), step):
+        r, t = prefix[begin : begin + step], token[begin : begin + step]
+        below[begin : begin + step] = np.where(ids < t[:, None], law[r], 0.0).sum(axis=1)
+    return below
 
 
 def randomised(before: Floats, mass: Floats, v: Floats) -> Floats:

@@ -16,6 +16,7 @@ from conformance.statistics import saddlepoint
 from conformance.statistics.cumulants import (
     LARGEST,
     UNGRADED,
+    CumulantBatch,
     CumulantSum,
     Graded,
     token_blocks,
@@ -101,15 +102,16 @@ class SurprisalSum:
         law : (U, V) float64 or float32
             Laws. Tokens of p = 0 add nothing.
         """
-        times = np.bincount(prefix, minlength=len(law))
+        times, batch = np.bincount(prefix, minlength=len(law)), CumulantBatch()
         for rows, mine in token_blocks(prefix, law.shape):
             p = np.asarray(law[rows], dtype=np.float64)
             p = p / p.sum(axis=1, keepdims=True)
-            score = _score(p)
+            score, mass = _score(p)
             s = score.at(np.searchsorted(rows, prefix[mine]), token[mine])
             self.total += float(s.sum())
             self.square += float((s * s).sum())
-            self.null = self.null.merge(CumulantSum.of(times[rows], score.mass(p), score.value))
+            batch.add(times[rows], mass, score.value)
+        self.null = self.null.merge(batch.total())
 
     def merge(self, other: SurprisalSum) -> SurprisalSum:
         """The sum of both."""
@@ -141,18 +143,22 @@ class SurprisalSum:
 
 def centred_surprisal(law: Floats) -> Floats:
     """-log p, at most MOST, less its mean under p; 0 where p = 0. [U, V]"""
-    return _score(law).dense()
+    return _score(law)[0].dense()
 
 
-def _score(law: Floats) -> Graded:
-    """`centred_surprisal`, graded where the vocabulary is large. [u, V]"""
+def _score(law: Floats) -> tuple[Graded, Floats]:
+    """`centred_surprisal`, graded where the vocabulary is large, and the mass of its grades.
+    [u, V], [u, G]
+    """
     surprise = np.minimum(-np.log(np.maximum(law, 1e-300)), MOST)
     if law.shape[1] <= UNGRADED:
-        return Graded(np.where(law > 0, Graded(surprise, None).centred(law).value, 0.0), None)
+        value = np.where(law > 0, Graded(surprise, None).centred(law).value, 0.0)
+        return Graded(value, None), law
     level = np.rint(surprise * PER_NAT).astype(np.int64)
     most = int(MOST * PER_NAT)
     level[law == 0] = most + 1  # a grade of their own, which gets the mean
     score = Graded(np.append(np.arange(most + 1) / PER_NAT, 0.0), level)
-    score = score.centred(score.mass(law))
+    mass = score.mass(law)
+    score = score.centred(mass)
     score.value[:, -1] = 0.0
-    return score
+    return score, mass
