@@ -64,30 +64,31 @@ test-all: setup  ## Run every test
 	$(ONE) $(BIN)/python -P -m pytest -n $(JOBS) --dist loadfile
 
 # QUICK=1 takes a minute or two and leaves the written page alone; FULL=1 adds hours of judging;
-# ONLY=detection, judging, shares or engines runs one part again
+# ONLY=detection, judging, shares or engines runs one part again, ONLY=e-process of detection what
+# is ours; ONLY=judging CELL='152000 1000000' one cell (vocabulary, tokens)
 BENCH = $(if $(QUICK),build/bench,tests/benchmarks)/results.json
 BENCH_PAGE = $(if $(QUICK),build/bench,docs)/benchmarks.md
 bench: setup  ## Run the benchmarks; writes docs/benchmarks.md (QUICK=1: build/bench)
 	$(ONE) PYTHONPATH=tests $(BIN)/python -P -m benchmarks \
-	    $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) --jobs $(JOBS) \
+	    $(if $(QUICK),--quick) $(if $(FULL),--full) $(if $(ONLY),--only $(ONLY)) $(if $(CELL),--cell $(CELL)) --jobs $(JOBS) \
 	    --json $(BENCH) --page $(BENCH_PAGE)
 
-# false alarms of every test and of whole runs, and the kill matrix of both tiers; about three hours
-RUNS ?= 20
-SHARE ?= .25
+# false alarms of every test and of whole runs, and the kill matrix of both tiers; about four hours
 TABLES = build/measured
 calibrate: setup  ## Measure false alarms and kills; writes docs/measured.md and what reports carry
 	rm -rf $(TABLES) && mkdir -p $(TABLES)
 	CONFORMANCE_TABLES=$(abspath $(TABLES)) $(BIN)/python -P -m pytest -n $(JOBS) tests/calibration
 	$(MAKE) kills
 
-KILL = $(ONE) $(BIN)/python -P tests/power/kill_matrix.py \
-    --jobs $(JOBS) --runs
+POWER = $(ONE) $(BIN)/python -P tests/power
 kills: setup  ## The kill matrix alone: every fault where it shows; goes on if interrupted
 	mkdir -p $(TABLES)
-	$(KILL) $(RUNS) --share $(SHARE) --out $(TABLES)/kills_engine.json
-	$(KILL) 10 --tier verifier --out $(TABLES)/kills_verifier_standard.json
-	$(KILL) 2 --tier verifier --profile audit --out $(TABLES)/kills_verifier_audit.json
+	$(POWER)/kill_matrix.py --jobs $(JOBS) --out $(TABLES)/kills_engine_standard.json
+	$(POWER)/kill_matrix.py --jobs $(JOBS) --profile audit --out $(TABLES)/kills_engine_audit.json
+	$(POWER)/kill_matrix.py --jobs $(JOBS) --tier verifier --out $(TABLES)/kills_verifier_standard.json
+	$(POWER)/kill_matrix.py --jobs $(JOBS) --tier verifier --profile audit --out $(TABLES)/kills_verifier_audit.json
+	$(POWER)/share_check.py --jobs $(JOBS) --out $(TABLES)/shares.json
+	$(POWER)/naming.py --jobs $(JOBS) --out $(TABLES)/named.json
 	$(BIN)/python -P tests/measure.py $(TABLES)
 
 # mypy runs from elsewhere: here, the folder conformance/ would hide the package with its subpackages

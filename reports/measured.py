@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 FILE = Path(__file__).parent / "measured.json"
+SURE = 0.999  # the kill rate that a row is to show
 
 
 class _Strict(BaseModel):
@@ -42,14 +43,29 @@ class KillRow(_Strict):
     tier: str = Field(description="engine, or verifier")
     profile: str
     fault: str
+    share: float = Field(1.0, description="of the profile's requests, in these runs")
     runs: int
     killed: int = Field(description="NOT EXACT, or a broken contract")
     passed: int = Field(description="EXACT; the rest was inconclusive")
     low: float = Field(description="exact 95% interval of the kill rate")
     high: float
-    explained: int = Field(description="runs in which the cause was asked for")
+    whole: float | None = Field(
+        None, description="with all requests the kill rate is at least this, with confidence 99%"
+    )
+    explained: int = Field(description="further runs, in which the cause was asked for")
     named: int = Field(description="of these, runs whose diagnosis named it")
     by: list[str] = Field(description="tests that rejected in at least half of the runs")
+
+
+class ShareRow(_Strict):
+    """Runs of one fault with two shares of its requests: the check of `KillRow.whole`."""
+
+    fault: str
+    profile: str
+    shares: tuple[float, float]
+    runs: int = Field(description="with each share")
+    killed: tuple[int, int]
+    promised: float = Field(description="kill rate with the larger that the smaller promises")
 
 
 class Measured(_Strict):
@@ -59,6 +75,7 @@ class Measured(_Strict):
     calibration: list[CalibrationRow]
     false_alarms: list[FalseAlarms]
     kills: list[KillRow]
+    shares: list[ShareRow] = []
 
 
 @cache

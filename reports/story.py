@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conformance.reports.details import DiagnosisModel, Status, UnaskedModel
-from conformance.reports.measured import KillRow
+from conformance.reports.measured import SURE, KillRow
 from conformance.reports.model import CaseModel, FindingModel, Report
 from conformance.reports.text import number, p_text, percent
 from conformance.reports.wording import worst_first
@@ -211,7 +211,8 @@ class KillCell:
     @property
     def key(self) -> str:
         """For the style sheet: all, some or none caught."""
-        if self.row.killed == self.row.runs:
+        sure = self.row.whole is not None and self.row.whole >= SURE
+        if self.row.killed == self.row.runs or sure:
             return "all"
         return "some" if self.row.killed else "none"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,19 @@ sys.path.insert(0, str(Path(__file__).parent / "power"))
 
 import in_process
 import places
+from kill_matrix import CONFIDENCE
 
 from conformance._version import __version__
 from conformance.faults import FAULTS
-from conformance.reports.measured import CalibrationRow, FalseAlarms, KillRow, Measured, measured
+from conformance.reports.measured import (
+    SURE,
+    CalibrationRow,
+    FalseAlarms,
+    KillRow,
+    Measured,
+    ShareRow,
+    measured,
+)
 
 HERE = Path(__file__).parents[1]
 JSON, PAGE = HERE / "reports" / "measured.json", HERE / "docs" / "measured.md"
@@ -41,11 +51,19 @@ def collect(folder: Path) -> Measured:
         for name, t in sorted(tables.items())
         if name.startswith("false_alarms")
     ]
+    named = {row["fault"]: row for row in tables.get("named", [])}
     kills = [
-        kill_row(row) for name, t in sorted(tables.items()) if name.startswith("kills") for row in t
+        kill_row(row, named)
+        for name, t in sorted(tables.items())
+        if name.startswith("kills")
+        for row in t
     ]
     return Measured(
-        tool_version=__version__, calibration=calibration, false_alarms=alarms, kills=kills
+        tool_version=__version__,
+        calibration=calibration,
+        false_alarms=alarms,
+        kills=kills,
+        shares=[ShareRow(**row) for row in tables.get("shares", [])],
     )
 
 
@@ -56,7 +74,7 @@ def with_earlier(found: Measured, before: Measured) -> Measured:
     return found.model_copy(
         update={
             name: getattr(found, name) or getattr(before, name)
-            for name in ("calibration", "false_alarms", "kills")
+            for name in ("calibration", "false_alarms", "kills", "shares")
         }
     )
 
@@ -78,20 +96,25 @@ def calibration_rows(table: list[dict[str, Any]]) -> list[CalibrationRow]:
     ]
 
 
-def kill_row(row: dict[str, Any]) -> KillRow:
-    """One row of a kill matrix."""
+def kill_row(row: dict[str, Any], named: dict[str, dict[str, Any]]) -> KillRow:
+    """One row of a kill matrix, with the runs that were explained, by fault."""
     low, high = in_process.clopper_pearson(row["killed"], row["runs"])
+    explained = named.get(row["fault"]) if row["tier"] == "engine" else None
+    if explained is not None and explained["profile"] != row["profile"]:
+        explained = None
     return KillRow(
-        tier=row.get("tier", "engine"),
+        tier=row["tier"],
         profile=row["profile"],
         fault=row["fault"],
+        share=row["share"],
         runs=row["runs"],
         killed=row["killed"],
         passed=row["passed"],
         low=low,
         high=high,
-        explained=row["explained"],
-        named=row["named"],
+        whole=row["whole"],
+        explained=explained["explained"] if explained else 0,
+        named=explained["fits"] if explained else 0,
         by=sorted(test for test, times in row["by"].items() if 2 * times >= row["runs"]),
     )
 
@@ -121,7 +144,7 @@ def page(found: Measured) -> str:
     lines += ["", "| whole runs of the exact engine | at alpha | called NOT EXACT |"]
     lines += ["| --- | --- | --- |"]
     lines += [f"| {a.runs:,} | {a.alpha:g} | {a.alarms} |" for a in found.false_alarms]
-    lines += ["", *kills(found.kills)]
+    lines += ["", *kills(found.kills), *check_of_shares(found.shares)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -136,21 +159,25 @@ def kills(rows: list[KillRow]) -> list[str]:
         "acceptance rule as verifiers too. An engine is asked the suite in which the fault "
         "shows. Of a fault with another size than its own `=x` says which.",
         "",
+        "Runs were given a share of the profile's requests, the smallest with which enough of "
+        "them are kills. Who is killed by a share s with probability k survives all 1/s such "
+        "shares with probability (1 - k)^(1/s), and all requests together tell no less than their "
+        "parts (held against runs below): *with all* is 1 less that, where k is the lower end of "
+        f"its exact one-sided {CONFIDENCE:.0%} interval.",
+        "",
     ]
     for tier, profile in dict.fromkeys((k.tier, k.profile) for k in rows):
         mine = [k for k in rows if (k.tier, k.profile) == (tier, profile)]
-        name, _, share = profile.partition(" at ")
-        what = f"{tier} tier, profile {name}" + (f", {share} of its requests" if share else "")
         sure = [k for k in mine if places.promised(k.fault, tier)]
         total, killed = sum(k.runs for k in sure), sum(k.killed for k in sure)
-        lines += [f"### {what}: {killed:,} of {total:,} runs of {len(sure)} faults", ""]
-        if share:
-            lines += [
-                "With more requests a fault is killed all the more. One that survived a run with "
-                f"{share} of them was run anew with all, and stands below instead; so here every "
-                "run is a kill.",
-                "",
-            ]
+        shown = sum(k.whole is not None and k.whole >= SURE for k in sure)
+        lines += [
+            f"### {tier} tier, profile {profile}: {shown} of {len(sure)} faults are killed with "
+            f"probability {SURE} at least",
+            "",
+            f"{killed:,} of {total:,} runs with a share were kills.",
+            "",
+        ]
         lines += kill_table(sure, tier)
         if small := [k for k in mine if not places.promised(k.fault, tier)]:
             lines += [
@@ -167,15 +194,44 @@ def kill_table(rows: list[KillRow], tier: str, why: bool = False) -> list[str]:
     if not rows:
         return []
     engine = tier == "engine"
-    heads = ["fault", *(["suite"] if engine else []), "killed", "95 % interval", "passed as EXACT"]
-    heads += ["named", "by", *(["note"] if why else [])]
+    heads = ["fault", *(["suite"] if engine else []), "share", "killed", "with all, at least"]
+    heads += ["passed as EXACT", *(["named"] if engine else []), "by", *(["note"] if why else [])]
     lines = [f"| {' | '.join(heads)} |", "| " + " | ".join(["---"] * len(heads)) + " |"]
     for k in rows:
-        cells = [k.fault, *([places.suite_of(k.fault)] if engine else []), f"{k.killed}/{k.runs}"]
-        cells += [f"{k.low:.3f} to {k.high:.3f}", f"{k.passed}"]
-        cells += [f"{k.named}/{k.explained}" if k.explained else "not asked", ", ".join(k.by)]
-        cells += [places.kind_of(k.fault).note] if why else []
+        cells = [k.fault, *([places.suite_of(k.fault)] if engine else []), f"1/{1 / k.share:.3g}"]
+        cells += [f"{k.killed}/{k.runs}", "" if k.whole is None else at_least(k.whole)]
+        cells += [f"{k.passed}"]
+        if engine:
+            cells.append(f"{k.named}/{k.explained}" if k.explained else "not asked")
+        cells += [", ".join(k.by), *([places.kind_of(k.fault).note] if why else [])]
         lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, ""]
+
+
+def at_least(rate: float) -> str:
+    """Rounded down."""
+    return f"{math.floor(rate * 1e4) / 1e4:.4f}"
+
+
+def check_of_shares(rows: list[ShareRow]) -> list[str]:
+    """Kill rates with a larger share beside those that a smaller one promises."""
+    if not rows:
+        return []
+    lines = [
+        "## Does the whole kill as often as its parts promise?",
+        "",
+        "Small faults, with two shares of the requests; *promised* is 1 - (1 - k)^(ratio of the "
+        "shares), where k is the rate with the smaller.",
+        "",
+        "| fault | share | killed | larger share | promised | killed |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for r in rows:
+        (small, large), (few, more) = r.shares, r.killed
+        lines.append(
+            f"| {r.fault} | 1/{1 / small:.3g} | {few}/{r.runs} | 1/{1 / large:.3g} "
+            f"| {r.promised:.3f} | {more}/{r.runs} ({more / r.runs:.3f}) |"
+        )
     return [*lines, ""]
 
 

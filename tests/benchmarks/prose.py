@@ -25,18 +25,6 @@ exact. *At the rate to which the incumbents' thresholds can be simulated, 0.001 
 e-process against the best of all incumbents, each at power one half.
 """
 
-EVERY = """\
-*Every alternative*: these numbers were measured while a run kept, above a vocabulary of 8,192, only
-the alternatives that need p(x) and q(x) of the token itself. It now keeps all of them up to 65,536,
-so that at V = 32,000 the second row is what a run does (the tables below still show the first).
-"""
-
-SLOW = """
-Why: no alternative of the mixture is that rule (*relaxed* accepts whatever is among the likeliest
-ten), so a neighbour has to stand in for it; and above 8,192 tokens the draft leak alone stood in
-for everything.
-"""
-
 BEHIND = """\
 **An incumbent held to the same false-alarm rate needs fewer tokens than our e-process in these
 cells.** Why: a mixture of many alternatives costs log(1 / prior weight), some 3 to 5 nats whatever
@@ -44,9 +32,7 @@ alpha is. That is a third of the budget at 1e-6, and as much as all of it at 0.0
 a test of fixed size at power one half, for which Wald's bound does not hold; the e-process may be
 looked at any time. In a vocabulary of 10 a plain chi-square has few directions to waste its power
 on. A departure that no alternative describes (*aside*: mass moved between random halves of the
-vocabulary; *argmax-recovered*, which has an alternative of its own since; at V = 32,000, where only
-the leak was kept, most that do not lean to q) is left to the Dirichlet part or to nothing. A run
-has the fixed-N tests besides: the last column.
+vocabulary) is left to the Dirichlet part. A run has the fixed-N tests besides: the last column.
 """
 
 PUBLISHED = """\
@@ -78,8 +64,9 @@ best of them. – means beyond the limit, or that no threshold holds the rate.
 JUDGING = """\
 ## Time and memory of judging
 
-All tests of one arm, one process; laws come from memory, no model is asked. *Before judging* is
-the peak of the interpreter with its libraries, the laws and the evidence.
+All tests of one arm, one process of one thread; laws come from memory, no model is asked. Seconds
+are of processor time. *Before judging* is the peak of the interpreter with its libraries, the laws
+and the evidence.
 """
 
 SHARES = """\

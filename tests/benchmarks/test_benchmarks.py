@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -106,6 +107,33 @@ def test_fixed_tests_have_the_power_that_was_calculated(cells: list[dict[str, An
             worst = 0.05 if test == "chi-square" else 0.2
             hits = round(power * runs)
             assert stats.binomtest(hits, runs, worst, alternative="less").pvalue > LUCK
+
+
+def test_ours_can_be_measured_anew_beside_incumbents_as_they_were(
+    few: list[dict[str, Any]],
+) -> None:
+    grid = replace(
+        detect.QUICK, vocabularies=(32,), names=("accept-all", "resample-from-p"), runs=9
+    )
+    before = {"cells": json.loads(json.dumps(few)), "designs": []}
+    for cell in before["cells"]:
+        cell["e_process"] = {"median": None, "q90": None}
+    with patch.object(detect, "DESIGNS", ()):
+        found = detect.renewed(before, grid)["cells"]
+    for cell, old in zip(found, few, strict=True):
+        assert cell["equal_rate"]["incumbents"] == old["equal_rate"]["incumbents"]
+        assert cell["fixed"] == old["fixed"]
+        # nine runs against twenty
+        assert 0.4 < cell["e_process"]["median"] / old["e_process"]["median"] < 2.5
+
+
+def test_a_cell_takes_the_place_of_what_was_not_run() -> None:
+    cells = [{"vocab": 32, "tokens": n, "seconds": s} for n, s in ((96, 1.0), (1000, None))]
+    found = judging.with_cell(cells, {"vocab": 32, "tokens": 992, "seconds": 8.0}, 1000)
+    assert [(r["tokens"], r["seconds"]) for r in found["cells"]] == [(96, 1.0), (992, 8.0)]
+    assert found["exponents"]["tokens, V = 32"] == pytest.approx(np.log(8) / np.log(992 / 96))
+    again = judging.with_cell(found["cells"], {"vocab": 32, "tokens": 992, "seconds": 7.0}, 1000)
+    assert [r["seconds"] for r in again["cells"]] == [1.0, 7.0]
 
 
 # --- the page -------------------------------------------------------------------------------------

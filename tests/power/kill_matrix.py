@@ -2,9 +2,13 @@
 
 Plan, engine, evidence and verdict are those of ``conformance run faulty:NAME --suite NAME``, with
 the suite in which the fault shows, at the default alpha; only the worker processes are left out.
-The number of requests is the profile's own, or a share of it: at a quarter a run costs a quarter,
-and a fault that is always killed there is killed all the more by the whole. One that is not is run
-anew with all of the requests, and that is what counts. Run as ``python kill_matrix.py --help``.
+
+To see a kill rate of .999 takes thousands of runs. So a fault is run with a share s of the
+profile's requests first. All of them are 1/s such samples, each judged at the same level; whoever
+is killed by one of those with probability k survives all of them with probability (1 - k)^(1/s),
+and the whole sample tells no less than its parts: see `whole_at_least`, and `share_check.py`, which
+holds that against runs. A fault for which a share is too small is run with more. Run as
+``python kill_matrix.py --help``.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "verifier"))
 import in_process
 import verifying
 from places import catalogue, ordered, plan_of, promised, suite_of
+from scipy import stats
 
 from conformance.adapters.reference import ReferenceEngine, faulty
 from conformance.decide import decide
@@ -35,10 +40,24 @@ from conformance.errors import BadAnswerError, UnknownEngineError
 from conformance.evidence import Evidence
 from conformance.gather import Gathered
 from conformance.plan import PROFILES, Case, RunPlan
+from conformance.reports.measured import SURE
 from conformance.result import CaseResult
 from conformance.verdict import Verdict, run_verdict
 
 FIRST_SEED = 1000
+# shares that are tried in turn, and runs with each: enough to show `SURE`, but for the whole
+LADDER = ((1 / 64, 12), (1 / 16, 12), (1 / 8, 12), (1 / 4, 24), (1 / 2, 150), (1.0, 24))
+SMALLEST = {"standard": 1 / 16}  # of so few requests that tests have no use
+CONFIDENCE = 0.99  # one-sided, that a rate is at least what is said
+
+
+def whole_at_least(killed: int, runs: int, share: float) -> float:
+    """Lower bound of the kill rate with all requests, from runs with a share of them."""
+    if not runs:
+        return 0.0
+    test = stats.binomtest(killed, runs, alternative="greater")
+    low = float(test.proportion_ci(CONFIDENCE, method="exact").low)
+    return 1 - (1 - low) ** (1 / share)
 
 
 @cache
@@ -67,44 +86,44 @@ class Killed:
     """Runs of one fault.
 
     `killed` counts NOT EXACT and broken contracts, `passed` EXACT; the rest was inconclusive. `by`
-    counts the runs in which each test rejected, `cases` those in which each case did.
+    counts the runs in which each test rejected, `cases` those in which each case did. `share` is
+    that of the requests.
     """
 
     tier: str
     fault: str
     profile: str
+    share: float = 1.0
     runs: int = 0
     killed: int = 0
     passed: int = 0
     by: Counter[str] = field(default_factory=Counter)
     cases: Counter[str] = field(default_factory=Counter)
-    explained: int = 0
-    named: int = 0
+
+    def could_show(self, runs: int) -> float:
+        """The bound that is left if all further runs, of so many, are kills."""
+        return whole_at_least(self.killed + runs - self.runs, runs, self.share)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run: of a fault at a profile, with a share of its requests.
-
-    `explain` names the cause as well, which takes much longer.
-    """
+    """One run: of a fault at a profile, with a share of its requests."""
 
     name: str
     profile: str
     seed: int
     first_only: bool = True
-    explain: bool = False
     share: float = 1.0
 
 
-def judge_all(task: Task) -> Iterator[CaseResult]:
-    """The judged cases of one run."""
+def judge_all(task: Task, explain: bool = False) -> Iterator[CaseResult]:
+    """The judged cases of one run; their causes too, which takes longer."""
     plan = plan_of(task.profile, suite_of(task.name), task.share)
     plan = in_process.with_seed(plan, task.seed)
     engine = faulty(task.name)
     for case in ordered(plan, task.name):
         found = gathered(plan, case, engine)
-        result = decide(plan, found, task.explain)
+        result = decide(plan, found, explain)
         # an error of our own would not be the fault's
         assert result.verdict.verdict is not Verdict.ERROR or found.error, result.error
         yield result
@@ -119,38 +138,31 @@ class Run:
     verdict: Verdict
     tests: tuple[str, ...]
     cases: tuple[str, ...]
-    named: bool
 
 
 def one(task: Task) -> Run:
     """One run of one fault."""
-    tests, cases, named, verdicts = set(), [], False, []
+    tests, cases, verdicts = set(), [], []
     for r in judge_all(task):
         verdicts.append(r.verdict.verdict)
         if r.verdict.verdict is Verdict.NOT_EXACT:
             cases.append(f"{r.case.probe} / {r.case.configuration}")
             tests |= {f.test for f in r.findings if f.rejected and f.arm != "control"}
-            fault = task.name.partition("=")[0]
-            named |= any(f"{said} {fault} " in r.verdict.why for said in ("cause:", "nearest is"))
         elif r.verdict.verdict is Verdict.ERROR:
             tests.add("contract")
-    return Run(run_verdict(verdicts), tuple(sorted(tests)), tuple(cases), named)
+    return Run(run_verdict(verdicts), tuple(sorted(tests)), tuple(cases))
 
 
 def one_verifier(task: Task) -> Run:
     """As `one`, for the bare acceptance rule with the fault."""
     name = task.name
     verifier = verifying.named(f"faulty:{name}:verifier")
-    plan = verifying.plan_for(verifier, task.profile, seed=task.seed)
-    if task.first_only and not task.explain and (tests := verifying.first_kill(verifier, plan)):
-        return Run(Verdict.NOT_EXACT, tests, (), False)
+    plan = verifying.plan_for(verifier, task.profile, seed=task.seed, share=task.share)
+    if task.first_only and (tests := verifying.first_kill(verifier, plan)):
+        return Run(Verdict.NOT_EXACT, tests, ())
     result = verifying.judged(verifier, plan)
-    return Run(
-        result.verdict.verdict,
-        tuple(sorted({f.test for f in result.findings if f.rejected})),
-        (),
-        f"cause: {name.partition('=')[0]}" in result.verdict.why,
-    )
+    tests = tuple(sorted({f.test for f in result.findings if f.rejected}))
+    return Run(result.verdict.verdict, tests, ())
 
 
 def bare() -> list[str]:
@@ -165,55 +177,50 @@ def bare() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is asked of every fault.
-
-    `explained` is the number of runs in which the cause is asked for, `share` that of the profile's
-    requests, at the engine tier.
+    """What is asked of every fault: shares and numbers of runs, one after the other until one
+    suffices.
     """
 
     tier: str
     profile: str
-    runs: int
+    ladder: tuple[tuple[float, int], ...] = LADDER
     first_only: bool = True
-    explained: int = 0
-    share: float = 1.0
 
-    @property
-    def label(self) -> str:
-        """Profile and share."""
-        return self.profile if self.share == 1 else f"{self.profile} at {self.share:.0%}"
-
-    def tasks(self, fault: str, done: int) -> list[Task]:
-        """The runs of a fault, but for those done."""
-        return [
-            Task(
-                fault,
-                self.profile,
-                FIRST_SEED + r,
-                self.first_only,
-                r < self.explained,
-                self.share,
-            )
-            for r in range(done, self.runs)
-        ]
+    def tasks(self, row: Killed, runs: int) -> list[Task]:
+        """The runs of a row, but for those done."""
+        seeds = range(FIRST_SEED + row.runs, FIRST_SEED + runs)
+        return [Task(row.fault, self.profile, s, self.first_only, row.share) for s in seeds]
 
 
-def run_fault(asked: Asked, row: Killed, pool: Executor) -> Killed:
-    """Go on with a row; anew, with all requests, if the fault survives with a share of them."""
-    tasks = asked.tasks(row.fault, row.runs)
+def run_row(asked: Asked, row: Killed, runs: int, pool: Executor, jobs: int) -> None:
+    """Go on with a row, as long as it can show what it is to show, or there is no larger share."""
     run_one = one if asked.tier == "engine" else one_verifier
-    for task, run in zip(tasks, pool.map(run_one, tasks), strict=True):
-        row.runs += 1
-        row.killed += run.verdict in (Verdict.NOT_EXACT, Verdict.ERROR)
-        row.passed += run.verdict is Verdict.EXACT
-        row.by.update(run.tests)
-        row.cases.update(run.cases)
-        row.explained += task.explain
-        row.named += run.named
-        print(f"{row.fault:28} {run.verdict.value:12} {' '.join(run.tests)}", flush=True)
-    if row.killed < row.runs and asked.share < 1:
-        whole = replace(asked, share=1.0)
-        return run_fault(whole, Killed(asked.tier, row.fault, whole.label), pool)
+    tasks, last = asked.tasks(row, runs), row.share == max(share for share, _ in asked.ladder)
+    while tasks and (last or row.could_show(runs) >= SURE):
+        for run in pool.map(run_one, tasks[:jobs]):
+            row.runs += 1
+            row.killed += run.verdict in (Verdict.NOT_EXACT, Verdict.ERROR)
+            row.passed += run.verdict is Verdict.EXACT
+            row.by.update(run.tests)
+            row.cases.update(run.cases)
+            told = f"{row.fault:28} {row.share:<8g} {run.verdict.value:12} {' '.join(run.tests)}"
+            print(told, flush=True)
+        tasks = tasks[jobs:]
+
+
+def run_fault(asked: Asked, before: Killed | None, fault: str, pool: Executor, jobs: int) -> Killed:
+    """Try the shares in turn; go on with the one of `before`."""
+    # no share is of use where no kill is promised
+    ladder = asked.ladder if promised(fault, asked.tier) else asked.ladder[-1:]
+    for share, runs in ladder:
+        if before is not None and share < before.share:
+            continue
+        row = Killed(asked.tier, fault, asked.profile, share)
+        if before is not None and before.share == share:
+            row = before
+        run_row(asked, row, runs, pool, jobs)
+        if whole_at_least(row.killed, row.runs, share) >= SURE:
+            break
     return row
 
 
@@ -224,26 +231,22 @@ def matrix(
     rows = {row.fault: row for row in before}
     with ProcessPoolExecutor(jobs) as pool:
         for fault in faults:
-            row = rows.get(fault, Killed(asked.tier, fault, asked.label))
-            # no share is of use where a fault survived with it, or is not promised to be killed
-            whole = row.profile == asked.profile or not promised(fault, asked.tier)
-            mine = replace(asked, share=1.0) if whole else asked
-            rows[fault] = run_fault(mine, replace(row, profile=mine.label), pool)
+            rows[fault] = run_fault(asked, rows.get(fault), fault, pool, jobs)
             yield list(rows.values())
 
 
 def as_rows(found: Sequence[Killed]) -> list[dict[str, Any]]:
-    """Plain data, with an exact interval for every rate."""
+    """Plain data, with the bound of every rate."""
     return [
         asdict(replace(k, by=dict(k.by), cases=dict(k.cases)))  # type: ignore[arg-type]
-        | {"interval_95": in_process.clopper_pearson(k.killed, k.runs)}
+        | {"whole": whole_at_least(k.killed, k.runs, k.share)}
         for k in found
     ]
 
 
 def from_rows(rows: Sequence[dict[str, Any]]) -> list[Killed]:
     """What `as_rows` made."""
-    kept = [{k: v for k, v in row.items() if k != "interval_95"} for row in rows]
+    kept = [{k: v for k, v in row.items() if k != "whole"} for row in rows]
     return [Killed(**r | {"by": Counter(r["by"]), "cases": Counter(r["cases"])}) for r in kept]
 
 
@@ -253,18 +256,23 @@ def main() -> None:
     parser.add_argument("faults", nargs="*", help="NAME or NAME=x; default: all")
     parser.add_argument("--tier", default="engine", choices=["engine", "verifier"])
     parser.add_argument("--profile", default="standard", choices=list(PROFILES))
-    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--runs", type=int, help="with each share, in the place of the usual")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--every-case", action="store_true", help="do not stop at the first kill")
-    parser.add_argument("--explained", type=int, default=0, help="runs that name the cause")
-    parser.add_argument("--share", type=float, default=1.0, help="of the requests; engine tier")
+    parser.add_argument(
+        "--shares",
+        type=float,
+        nargs="+",
+        help="of the requests, tried in turn; default: "
+        + ", ".join(f"1/{1 / share:g}" for share, _ in LADDER),
+    )
     parser.add_argument(
         "--out", type=Path, help="written after every fault; what is there already is gone on from"
     )
     said = parser.parse_args()
-    asked = Asked(
-        said.tier, said.profile, said.runs, not said.every_case, said.explained, said.share
-    )
+    shares = sorted(said.shares or (s for s, _ in LADDER if s >= SMALLEST.get(said.profile, 0)))
+    ladder = tuple((share, said.runs or dict(LADDER).get(share, 24)) for share in shares)
+    asked = Asked(said.tier, said.profile, ladder, not said.every_case)
     faults = said.faults or (catalogue() if said.tier == "engine" else bare())
     before = []
     if said.out and said.out.exists():

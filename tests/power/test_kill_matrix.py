@@ -8,18 +8,24 @@ from pathlib import Path
 
 import kill_matrix
 import measure
+import naming
+import numpy as np
 import places
 import pytest
-from kill_matrix import Asked, Killed, Run, Task
+import share_check
+from kill_matrix import Asked, Killed, Run, Task, whole_at_least
+from naming import Named
+from scipy import stats
 
+from conformance.cause import Cause
 from conformance.diagnosis.candidates import UNANSWERABLE
 from conformance.faults import FAULTS
-from conformance.reports.measured import KillRow, Measured, measured
+from conformance.reports.measured import SURE, KillRow, Measured, measured
 from conformance.runner import Settings, asked
 from conformance.suite import IN_FORMS, SUITES
 from conformance.verdict import Verdict
 
-QUARTER = Asked("engine", "standard", runs=4, share=0.25)
+LADDER = Asked("engine", "standard", ladder=((1 / 16, 6), (0.25, 24), (1.0, 3)))
 
 
 # --- where a fault is asked -----------------------------------------------------------------------
@@ -83,57 +89,117 @@ def test_a_fault_too_small_to_show_is_asked_at_a_larger_size_too() -> None:
 
 
 @pytest.fixture
-def survives(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
-    """What was run; every other run of a quarter is survived."""
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[Task]:
+    """What was run. `strict` survives a sixteenth, `lenient` every other quarter as well."""
     tasks: list[Task] = []
 
     def one(task: Task) -> Run:
         tasks.append(task)
-        killed = task.share == 1 or task.seed % 2 == 0
-        verdict = Verdict.NOT_EXACT if killed else Verdict.INCONCLUSIVE
-        return Run(verdict, ("KL",) if killed else (), (), named=False)
+        lives = task.share < 0.25 and task.name == "strict"
+        lives |= task.share < 1 and task.name == "lenient" and task.seed % 2 == 1
+        verdict = Verdict.INCONCLUSIVE if lives else Verdict.NOT_EXACT
+        return Run(verdict, () if lives else ("KL",), ())
 
     monkeypatch.setattr(kill_matrix, "one", one)
     monkeypatch.setattr(kill_matrix, "ProcessPoolExecutor", ThreadPoolExecutor)
     return tasks
 
 
-def rows_of(found: Asked, faults: list[str], before: list[Killed]) -> list[Killed]:
-    return list(kill_matrix.matrix(found, faults, before=before))[-1]
+def rows_of(faults: list[str], before: list[Killed] | None = None) -> list[Killed]:
+    return list(kill_matrix.matrix(LADDER, faults, before=before or []))[-1]
 
 
-def test_who_survives_with_a_share_is_asked_with_all(survives: list[Task]) -> None:
-    (row,) = rows_of(QUARTER, ["lenient"], [])
-    assert (row.profile, row.runs, row.killed) == ("standard", 4, 4)
-    assert [t.share for t in survives] == 4 * [0.25] + 4 * [1.0]
+def test_the_smallest_share_that_kills_often_enough_is_enough(ran: list[Task]) -> None:
+    (row,) = rows_of(["typical"])
+    assert (row.share, row.runs, row.killed) == (1 / 16, 6, 6)
+    assert {t.share for t in ran} == {1 / 16}
 
 
-def test_of_whom_no_kill_is_promised_is_asked_with_all_at_once(survives: list[Task]) -> None:
-    (row,) = rows_of(QUARTER, ["disabled"], [])
-    assert row.profile == "standard"
-    assert len(survives) == 4
+def test_who_survives_a_share_is_run_with_more(ran: list[Task]) -> None:
+    (row,) = rows_of(["strict"])
+    assert (row.share, row.runs, row.killed) == (0.25, 24, 24)
+    small = [t for t in ran if t.share < 0.25]
+    assert len(small) < 6  # no more than it takes to see that it is of no use
 
 
-def test_what_was_run_before_is_not_run_again(survives: list[Task]) -> None:
+def test_in_the_end_all_of_the_requests_are_asked(ran: list[Task]) -> None:
+    (row,) = rows_of(["lenient"])
+    assert (row.share, row.runs, row.killed) == (1.0, 3, 3)
+    assert len({(t.share, t.seed) for t in ran}) == len(ran)
+
+
+def test_of_whom_no_kill_is_promised_is_asked_with_all_at_once(ran: list[Task]) -> None:
+    (row,) = rows_of(["disabled"])
+    assert (row.share, row.runs) == (1.0, 3)
+    assert len(ran) == 3
+
+
+def test_what_was_run_before_is_not_run_again(ran: list[Task]) -> None:
     before = [
-        Killed("engine", "lenient", "standard", runs=3, killed=3),
-        Killed("engine", "strict", "standard at 25%", runs=3, killed=3),
-        Killed("engine", "typical", "standard at 25%", runs=4, killed=4),
+        Killed("engine", "lenient", "standard", 1.0, runs=2, killed=2),
+        Killed("engine", "strict", "standard", 0.25, runs=23, killed=23),
+        Killed("engine", "typical", "standard", 1 / 16, runs=6, killed=6),
     ]
     kept = kill_matrix.from_rows(json.loads(json.dumps(kill_matrix.as_rows(before))))
     assert kept == before
-    found = rows_of(QUARTER, ["lenient", "strict", "typical"], kept)
-    assert [(r.profile, r.runs, r.killed) for r in found] == [
-        ("standard", 4, 4),
-        ("standard", 4, 4),
-        ("standard at 25%", 4, 4),
+    found = rows_of(["lenient", "strict", "typical"], kept)
+    assert [(r.share, r.runs, r.killed) for r in found] == [
+        (1.0, 3, 3),
+        (0.25, 24, 24),
+        (1 / 16, 6, 6),
     ]
-    # one run of each kind, and then all of the one that survived
-    assert [(t.name, t.seed - 1000, t.share) for t in survives[:2]] == [
-        ("lenient", 3, 1.0),
-        ("strict", 3, 0.25),
+    assert [(t.name, t.seed - 1000, t.share) for t in ran] == [
+        ("lenient", 2, 1.0),
+        ("strict", 23, 0.25),
     ]
-    assert len(survives) == 2 + 4
+
+
+# --- from a share to the whole --------------------------------------------------------------------
+
+
+def test_the_bound_of_the_whole_is_that_of_independent_parts() -> None:
+    assert whole_at_least(0, 12, 1 / 16) == whole_at_least(0, 0, 1.0) == 0
+    assert whole_at_least(10, 10, 1.0) == pytest.approx(0.01 ** (1 / 10))
+    assert whole_at_least(10, 10, 0.25) == pytest.approx(1 - (1 - 0.01**0.1) ** 4)
+    assert whole_at_least(9, 10, 0.25) < whole_at_least(10, 10, 0.25) < SURE
+
+
+def test_the_bound_is_seldom_above_the_truth() -> None:
+    rng = np.random.default_rng(0)
+    for rate in (0.1, 0.4, 0.8):
+        truth = 1 - (1 - rate) ** 16
+        found = [whole_at_least(k, 12, 1 / 16) for k in rng.binomial(12, rate, size=2000)]
+        assert np.mean(np.array(found) > truth) < 0.02
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["lenient=0.8", "strict=0.8"])
+def test_a_larger_share_kills_as_often_as_the_smaller_promises(name: str) -> None:
+    (row,) = share_check.compared([name], "standard", (1 / 16, 1 / 4), 24, jobs=1)
+    assert 0 < row.killed[0] < row.runs, "neither always nor never: nothing would be compared"
+    # bad luck this often or less
+    assert stats.binom.cdf(row.killed[1], row.runs, row.promised) > 1e-4, row
+
+
+# --- the cause ------------------------------------------------------------------------------------
+
+
+def test_what_counts_as_named() -> None:
+    row = Named("lenient=0.98", "standard", 0.25)
+    row.add(Cause("fits", "lenient"))
+    row.add(Cause("fits", "accept-all", alike=("lenient",)))
+    row.add(Cause("nearest", "lenient"))
+    row.add(Cause("fits", "strict"))
+    row.add(Cause("unexplained"))
+    row.add(None)
+    assert (row.explained, row.fits, row.near) == (6, 2, 1)
+    assert row.said == {"strict": 1, "unexplained": 1, "no cause": 1}
+
+
+def test_a_cause_is_asked_of_all_but_those_without_one() -> None:
+    names = set(naming.askable())
+    assert {"lenient", "tail-lost=0.005", "stop-ignored", "top-one-sampled"} <= names
+    assert not names & {"disabled", "length-leak", "moved-up", "logprobs-zero", "coarse-uniforms"}
 
 
 # --- what is told of it ---------------------------------------------------------------------------
@@ -144,35 +210,44 @@ def test_the_page_is_what_reports_carry() -> None:
 
 
 def test_every_fault_of_the_catalogue_is_in_the_table() -> None:
-    """At the standard profile; at the audit, where one run takes long, those it is promised of."""
+    """At both profiles and tiers."""
     asked_of: dict[tuple[str, str], set[str]] = {}
     for k in measured().kills:
-        asked_of.setdefault((k.tier, k.profile.partition(" at ")[0]), set()).add(k.fault)
-    assert asked_of["engine", "standard"] == set(places.catalogue())
-    bare = set(kill_matrix.bare())
-    assert asked_of["verifier", "standard"] == bare
-    sure = {f for f in bare & set(FAULTS) if places.promised(f, "verifier")}
-    assert asked_of["verifier", "audit"] >= sure
+        asked_of.setdefault((k.tier, k.profile), set()).add(k.fault)
+    for profile in ("standard", "audit"):
+        assert asked_of["engine", profile] == set(places.catalogue())
+        assert asked_of["verifier", profile] == set(kill_matrix.bare())
 
 
-def test_what_is_promised_was_always_killed() -> None:
+def test_what_is_promised_is_killed() -> None:
+    """As surely as can be shown; with all of the requests always."""
     for k in measured().kills:
-        assert k.killed == k.runs or not places.promised(k.fault, k.tier), k.fault
+        if places.promised(k.fault, k.tier):
+            assert k.whole is not None
+            assert k.whole >= SURE or k.killed == k.runs, k.fault
+
+
+def test_the_whole_killed_as_often_as_its_shares_promised() -> None:
+    rows = measured().shares
+    assert any(0 < r.killed[0] < r.runs for r in rows)
+    for r in rows:
+        assert stats.binom.cdf(r.killed[1], r.runs, r.promised) > 1e-4, r.fault
 
 
 def test_those_of_which_no_kill_is_promised_stand_apart() -> None:
     def row(fault: str, killed: int) -> KillRow:
         return KillRow(
-            tier="engine", profile="standard at 25%", fault=fault, runs=4, killed=killed,
-            passed=0, low=0, high=1, explained=0, named=0, by=[],
+            tier="engine", profile="standard", fault=fault, share=1 / 16, runs=12, killed=killed,
+            passed=0, low=0, high=1, whole=whole_at_least(killed, 12, 1 / 16), explained=0,
+            named=0, by=[],
         )  # fmt: skip
 
-    page = "\n".join(measure.kills([row("lenient", 4), row("disabled", 0), row("moved-up", 3)]))
-    assert "profile standard, 25% of its requests: 7 of 8 runs of 2 faults" in page
+    page = "\n".join(measure.kills([row("lenient", 12), row("disabled", 0), row("moved-up", 3)]))
+    assert "profile standard: 1 of 2 faults are killed with probability 0.999 at least" in page
     told = page[page.index("No kill is promised") :]
-    assert "| disabled | law | 0/4 |" in told
+    assert "| disabled | law | 1/16 | 0/12 | 0.0000 |" in told
     assert FAULTS["disabled"].note in told
-    assert "| moved-up | batches | 3/4 |" in page
+    assert "| moved-up | batches | 1/16 | 3/12 |" in page
 
 
 def test_what_was_not_measured_stays(tmp_path: Path) -> None:

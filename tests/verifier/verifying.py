@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -32,12 +33,20 @@ def plan_for(
     alpha: float = 1e-6,
     seed: int = 0,
     laws: tuple[tuple[str, int], ...] = (),
+    share: float = 1.0,
 ) -> RunPlan:
-    """The plan of one verifier; with `laws`, of these alone."""
+    """The plan of one verifier; with `laws`, of these alone; with a share of its blocks."""
     injects = hasattr(verifier, "verify_with")
     plan = _plan_of(verifier.capabilities, injects, profile, alpha)
     (planned,) = plan.cases
     planned = replace(planned, engine=verifier.card.name, card=verifier.card)
+    if share < 1:
+        assert isinstance(planned, VerifierCase)
+        assert planned.workload is not None
+        some = tuple((name, math.ceil(share * rows)) for name, rows in planned.blocks)
+        planned = replace(
+            planned, workload=replace(planned.workload, requests=sum(n for _, n in some), laws=some)
+        )
     plan = replace(plan, seed=seed, cases=(planned,))
     if not laws:
         return plan
