@@ -71,6 +71,13 @@ class Ledger:
             for r in np.unique(row[starts]):
                 self.laws[int(self.prompt[tree.request[chunk.begin + r]])] = law[r]
 
+    def renumbered(self, number: Tokens) -> Ledger:
+        """The same with prompts numbered otherwise, [P]: as those of several runs together."""
+        other = Ledger(number[self.prompt], 0)
+        other.sums, other.first = self.sums, self.first
+        other.laws = {int(number[prompt]): law for prompt, law in self.laws.items()}
+        return other
+
 
 class Bet:
     """The running value of the bet."""
@@ -89,6 +96,11 @@ class Bet:
             mine = (ledger.prompt[rows] == prompt) & (ledger.first[rows] >= 0)
             counts = np.bincount(ledger.first[rows][mine], minlength=len(law))
             self._counts[prompt] = self._counts.get(prompt, np.zeros_like(counts)) + counts
+
+    @property
+    def gains(self) -> Floats:
+        """Evidence for each alternative, as in `eprocess.log_ratios`. [C]"""
+        return self._sums
 
     @property
     def log_e(self) -> float:

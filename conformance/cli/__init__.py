@@ -13,6 +13,7 @@ from conformance.cli.diff import diff_command
 from conformance.cli.explain import explain_command
 from conformance.cli.faults import faults_command
 from conformance.cli.listing import engines_command, schema_command
+from conformance.cli.merge import merge_command
 from conformance.cli.plan import plan_command
 from conformance.cli.probe import probe_command
 from conformance.cli.publish import publish_command
@@ -55,6 +56,7 @@ for _command in (
     bench_command,
     verify_command,
     diff_command,
+    merge_command,
     plan_command,
     engines_command,
     setup_command,

@@ -135,7 +135,27 @@ def _read(
 # --- engines --------------------------------------------------------------------------------------
 
 
-def _engine(plan: RunPlan, case: Case, folder: Path, most: int) -> Judged:
+def engine_arms(
+    plan: RunPlan, case: Case, folder: Path, most: int = 0
+) -> tuple[dict[str, Evidence], ConformanceError | None, bool]:
+    """The evidence of an engine's case, held to what was planned.
+
+    Parameters
+    ----------
+    plan, case, folder, most
+        As in `judge_again`.
+
+    Returns
+    -------
+    tuple
+        Every arm, the failure that it ended with if it did, and whether there are answers that
+        were not asked for at this stage.
+
+    Raises
+    ------
+    EvidenceError
+        If evidence is missing, damaged or another case's.
+    """
     planned = {}
     for arm in case.sampled_arms:
         workload = case.asked(arm).workload
@@ -154,8 +174,12 @@ def _engine(plan: RunPlan, case: Case, folder: Path, most: int) -> Judged:
             _check_told(kind, part, mine.decoding)
         _check_calls(mine, cut)
         arms[arm] = cut
+    return arms, error, any(len(e.tokens) > planned[arm] for arm, e in found.items())
+
+
+def _engine(plan: RunPlan, case: Case, folder: Path, most: int) -> Judged:
+    arms, error, beyond = engine_arms(plan, case, folder, most)
     missing = {arm: e.planned - len(e.tokens) for arm, e in arms.items()}
-    beyond = any(len(e.tokens) > planned[arm] for arm, e in found.items())
     if not any(missing.values()):
         return Judged(engines.decide(plan, Gathered(case, arms)), beyond=beyond)
     _check_ends(beyond, missing, error, settled=_settled(plan, case, arms))
