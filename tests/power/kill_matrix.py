@@ -48,6 +48,7 @@ FIRST_SEED = 1000
 # shares that are tried in turn, and runs with each: enough to show `SURE`, but for the whole
 LADDER = ((1 / 64, 12), (1 / 16, 12), (1 / 8, 12), (1 / 4, 24), (1 / 2, 150), (1.0, 24))
 SMALLEST = {"standard": 1 / 16}  # of so few requests that tests have no use
+UNPROMISED = ((1.0, 2),)  # for faults that no pass rules out: what becomes of them with everything
 CONFIDENCE = 0.99  # one-sided, that a rate is at least what is said
 
 
@@ -195,8 +196,8 @@ class Asked:
 def run_row(asked: Asked, row: Killed, runs: int, pool: Executor, jobs: int) -> None:
     """Go on with a row, as long as it can show what it is to show, or there is no larger share."""
     run_one = one if asked.tier == "engine" else one_verifier
-    tasks, last = asked.tasks(row, runs), row.share == max(share for share, _ in asked.ladder)
-    while tasks and (last or row.could_show(runs) >= SURE):
+    tasks = asked.tasks(row, runs)
+    while tasks and (row.share == 1 or row.could_show(runs) >= SURE):
         for run in pool.map(run_one, tasks[:jobs]):
             row.runs += 1
             row.killed += run.verdict in (Verdict.NOT_EXACT, Verdict.ERROR)
@@ -210,8 +211,7 @@ def run_row(asked: Asked, row: Killed, runs: int, pool: Executor, jobs: int) -> 
 
 def run_fault(asked: Asked, before: Killed | None, fault: str, pool: Executor, jobs: int) -> Killed:
     """Try the shares in turn; go on with the one of `before`."""
-    # no share is of use where no kill is promised
-    ladder = asked.ladder if promised(fault, asked.tier) else asked.ladder[-1:]
+    ladder = asked.ladder if promised(fault, asked.tier) else UNPROMISED
     for share, runs in ladder:
         if before is not None and share < before.share:
             continue
@@ -274,6 +274,8 @@ def main() -> None:
     ladder = tuple((share, said.runs or dict(LADDER).get(share, 24)) for share in shares)
     asked = Asked(said.tier, said.profile, ladder, not said.every_case)
     faults = said.faults or (catalogue() if said.tier == "engine" else bare())
+    if said.profile == "audit" and not said.faults:  # one that survives takes all of the requests
+        faults = [name for name in faults if promised(name, said.tier)]
     before = []
     if said.out and said.out.exists():
         before = from_rows(json.loads(said.out.read_text(encoding="utf-8")))
