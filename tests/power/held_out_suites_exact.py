@@ -77,13 +77,19 @@ EXACT: dict[str, InSuite] = {
         "batches", "rows keep as many tokens as the shortest", engine(Steps(verify=least_kept))
     ),
     "cut-after-unsure": InSuite(
-        "law", "blocks end after an unlikely proposal", engine(Steps(verify=cut_after_unsure))
+        "law",
+        "blocks end after an unlikely proposal",
+        engine(Steps(verify=cut_after_unsure)),
+        "mid temperature=1",
     ),
     "draft-behind-grammar": InSuite(
         "structured", "the draft masks by the beginning", engine(Steps(process=draft_behind))
     ),
     "stops-drafting": InSuite(
-        "ends", "nothing is proposed after a stop token", engine(batch=seeing(stops_drafting))
+        "ends",
+        "nothing is proposed after a stop token",
+        engine(batch=seeing(stops_drafting)),
+        "temperature",
     ),
     "logprobs-float32": InSuite(
         "logprobs",

@@ -101,6 +101,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--first", type=int, default=1000)
     parser.add_argument("--profile", default="standard", choices=list(PROFILES))
+    parser.add_argument("--first-only", action="store_true", help="the case where it shows alone")
     parser.add_argument("--alpha", type=float, default=ALPHA)
     parser.add_argument("--out", type=Path)
     said = parser.parse_args(given)
@@ -108,7 +109,7 @@ def main(given: Sequence[str] | None = None) -> None:
     for name in said.names or known:
         for seed in range(said.first, said.first + said.seeds):
             began = time.perf_counter()
-            o = run(known[name], seed, said.profile, said.alpha)
+            o = run(known[name], seed, said.profile, said.alpha, said.first_only)
             print(f"{name:26} {known[name].suite:12} {seed} {o.verdict:12} "
                   f"{time.perf_counter() - began:4.0f} s  {len(o.tests)} "
                   f"{'; '.join(o.tests[:3])} {o.cases}", flush=True)  # fmt: skip
