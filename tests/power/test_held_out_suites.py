@@ -11,7 +11,7 @@ from conformance.verdict import Verdict
 
 KILLED = (Verdict.NOT_EXACT, Verdict.ERROR)
 # in the case where it shows first, which takes seconds
-QUICK = ("sure-draft", "old-cache-int8", "logprobs-of-rejected", "grammar-mask-remembered")
+QUICK = ("sure-draft", "old-cache-int8", "grammar-mask-remembered")
 QUICK_EXACT = ("stops-drafting", "logprobs-float32")
 # Missed at the standard profile; docs/held-out.md says why
 MISSED = (
