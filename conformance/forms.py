@@ -21,9 +21,10 @@ WINDOW = 24  # tokens that attention sees, itself included, where a probe has a 
 LARGEST_CALL = 64
 # Sizes of the calls of a ragged workload, in turn: 1, 38, 11, 48 ... until all of 1 to 64 were.
 CALLS = tuple(37 * i % LARGEST_CALL + 1 for i in range(LARGEST_CALL))
-# Lengths of the prompts that are asked again and again; the last goes to the end of the context.
+# Lengths of the prompts that are asked again and again: 64 fills pages of a cache, of 16, 32 or 64
+# tokens, and the last goes to the end of the context.
 TO_THE_END = 0
-PROMPT_LENGTHS = (1, 2, 23, TO_THE_END)
+PROMPT_LENGTHS = (1, 2, 64, TO_THE_END)
 # How many answers requests ask for, in turn, where they ask for several. Engines may count up from
 # a request's seed for them, so that seeds keep a distance.
 ANSWERS = (2, 5, 1, 8, 3)

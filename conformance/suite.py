@@ -63,6 +63,8 @@ SUITES: dict[str, tuple[Decoding, ...]] = {
         Decoding(typical_p=0.5),
         Decoding(temperature=2.0, epsilon_cutoff=0.04),
         Decoding(eta_cutoff=0.2),
+        # here either half of its least is the least at a fifth of the places
+        Decoding(temperature=0.6, eta_cutoff=0.05),
         Decoding(temperature=2.0, min_p=0.2, typical_p=0.6),
     ),
     "stop-strings": (

@@ -126,11 +126,26 @@ def test_every_step_matters_in_some_combination(logits, step, dialect):
     assert max(found) >= 0.2
 
 
+HALVES = Decoding(temperature=0.6, eta_cutoff=0.05)
+
+
 @pytest.mark.parametrize("step", ["typical_p", "epsilon_cutoff", "eta_cutoff"])
 def test_every_cutoff_matters_wherever_it_is_asked(logits, step):
     for d in SUITES["cutoffs"]:
-        if getattr(d, step) is not None:
+        if getattr(d, step) is not None and d != HALVES:
             assert distance(logits, d, replace(d, **{step: None}), FIRST) >= 0.2
+
+
+def test_either_half_of_the_least_in_eta_decides_somewhere(logits):
+    """Elsewhere entropy is so high that eta itself never is the least."""
+    assert HALVES in SUITES["cutoffs"]
+    p = warp(logits, HALVES.without(["eta_cutoff"]), FIRST)
+    entropy = -(p * np.log(np.maximum(p, 1e-300))).sum(axis=1, keepdims=True)
+    halves = np.full_like(entropy, 0.05), np.sqrt(0.05) * np.exp(-entropy)
+    kept = [(p >= least) | (p == p.max(axis=1, keepdims=True)) for least in halves]
+    assert (kept[0] | kept[1] == (warp(logits, HALVES, FIRST) > 0)).all()
+    for half in kept:
+        assert ((kept[0] | kept[1]) != half).any(axis=1).mean() > 0.1
 
 
 def test_the_order_matters(logits):

@@ -78,7 +78,7 @@ def test_prompts_go_from_one_token_to_the_end_of_the_context() -> None:
     case = case_of(LENGTHS)
     assert case.workload is not None
     long = [len(p) for p in case.workload.prompts]
-    assert long[:4] == [1, 2, 23, 512 - 12]
+    assert long[:4] == [1, 2, 64, 512 - 12]
     assert len(set(long)) > 30
     assert max(long) + case.workload.new_tokens == case.oracle.probe.recipe.context
 

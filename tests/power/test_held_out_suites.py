@@ -16,7 +16,6 @@ QUICK_EXACT = ("stops-drafting", "logprobs-float32")
 # Missed at the standard profile; docs/held-out.md says why
 MISSED = (
     "strings-after-prompt",
-    "eta-alone",
     "frequency-duplicates-lost",
     "prompt-sees-all",
 )
