@@ -22,6 +22,8 @@ STARTS = {
     SLIDING: (6, 20, WINDOW, 45, WINDOW - 1, 70, 31, 101),
 }
 BORDERS = {LONG: (256, 512, 1024), SLIDING: (2 * WINDOW, 4 * WINDOW)}
+LAST = 8  # places of a context that are its end
+END = f"the context's last {LAST} places"
 SPARE = 1.1  # a tenth of the tokens is more than is ever set aside
 
 
@@ -51,6 +53,19 @@ def regions(lengths: Tokens, tokens: int, form: str = LONG) -> dict[str, Bools]:
     place = lengths[:, None] + np.arange(tokens)
     number = np.searchsorted(BORDERS[form], place, side="right")
     return {name: number == i for i, name in enumerate(names(form))}
+
+
+def at_end(lengths: Tokens, tokens: int, context: int) -> Bools:
+    """Which tokens are at the context's end, where caches are full and blocks are cut. [N, T]
+
+    Parameters
+    ----------
+    lengths, tokens
+        As in `regions`.
+    context : int
+        Places that there are.
+    """
+    return np.asarray(lengths[:, None] + np.arange(tokens) >= context - LAST)
 
 
 def requests_needed(tokens: int, level: float, power: float, delta: float, form: str = LONG) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from conformance import far, siblings
 from conformance.betting import course
 from conformance.evidence import Evidence
-from conformance.forms import FAR, SEVERAL
+from conformance.forms import FAR, FORMS, SEVERAL
 from conformance.greedy import support
 from conformance.law import Bools, Floats
 from conformance.oracle import NONE, Oracle
@@ -78,6 +78,7 @@ class ArmJudge:
         self.answer = evidence.answer_of
         self.tree = case.oracle.tree(evidence.prompt, evidence.tokens, evidence.lengths)
         self.strata = self._strata(evidence)
+        ends = self._ends()
         uniforms = Uniforms(
             *(
                 self.rng(f"PIT by {ranking}").random(evidence.tokens.size)
@@ -85,7 +86,7 @@ class ArmJudge:
             )
         )
         self.reading = Reading(
-            case.oracle, self.prompts, self.tree, uniforms, self.strata, self.repeated
+            case.oracle, self.prompts, self.tree, uniforms, self.strata | ends, self.repeated
         )
 
     def _strata(self, evidence: Evidence) -> dict[str, Bools]:
@@ -98,6 +99,18 @@ class ArmJudge:
         kind, _, accepted = places
         found = kind == FIRST, kind == LATER, kind == BONUS, accepted
         return dict(zip((*STRATA, ACCEPTED), found, strict=True))
+
+    @property
+    def _long(self) -> Tokens:
+        """Length of each request's prompt. [N]"""
+        return np.asarray((self.prompts != NONE).sum(axis=1)[self.tree.prompt])
+
+    def _ends(self) -> dict[str, Bools]:
+        """Tokens at the end of the context, where prompts go there. [N, T]"""
+        if not FORMS[self.case.form].uneven:
+            return {}
+        context = self.case.oracle.probe.recipe.context
+        return {far.END: far.at_end(self._long, self.tree.tokens.shape[1], context)}
 
     @property
     def _token_wise(self) -> bool:
@@ -141,13 +154,16 @@ class ArmJudge:
         return out
 
     def _parts(self) -> Iterator[Finding]:
-        """The law at places far from the beginning, region by region; or in further answers."""
+        """The law at places far from the beginning, region by region; at the end of the context; or
+        in further answers.
+        """
         reading, parts = self.reading, dict[str, Bools]()
         if self.case.form in FAR:
-            long = (self.prompts != NONE).sum(axis=1)[self.tree.prompt]
-            parts = far.regions(long, self.tree.tokens.shape[1], self.case.form)
+            parts = far.regions(self._long, self.tree.tokens.shape[1], self.case.form)
         elif self.case.form == SEVERAL:
             parts = siblings.parts(self.answer)
+        else:
+            parts = self._ends()
         for scope, use in parts.items():
             for test, u in (("PIT by p", reading.by_p), ("PIT by q/p", reading.by_draft)):
                 if u is not None:
@@ -274,6 +290,8 @@ class ArmJudge:
         yield EVERYWHERE
         planned = self._token_wise and self.arm == "speculative"
         yield from (s for s in STRATA if planned or s in self.strata)
+        if FORMS[self.case.form].uneven and self.arm == "speculative":
+            yield far.END
         if ACCEPTED in self.strata:
             yield ACCEPTED
 
@@ -284,7 +302,7 @@ class ArmJudge:
             return self._unjudged("draft leak", scope, "no token tells draft from target there")
         # Accepted tokens lean to the draft whatever the rule, and without the claim that a place in
         # a block is settled before its token no stratum is a fair sample
-        fair = scope == EVERYWHERE or (scope in STRATA and self._token_wise)
+        fair = scope in (EVERYWHERE, far.END) or (scope in STRATA and self._token_wise)
         return self._finding(
             "draft leak",
             scope,

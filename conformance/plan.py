@@ -270,6 +270,8 @@ def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
         tests += [PlannedTest("coincidences", s, arm) for s in neighbours_of(case)]
         if aware:
             tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by q/p", "draft leak")]
+    if aware and FORMS[case.form].uneven:
+        tests.append(PlannedTest("draft leak", far.END, "speculative"))
     if aware and case.capabilities.verification == "token":
         # labels are then settled before the token is drawn, so each stratum is a fair sample
         tests += [PlannedTest(t, s, "speculative") for s in STRATA for t in ("draft leak", BY_ID)]
@@ -283,6 +285,8 @@ def parts_of(case: Case) -> tuple[str, ...]:
     """Parts of a case's tokens that are judged by themselves."""
     if case.form in FAR:
         return far.names(case.form)
+    if FORMS[case.form].uneven:
+        return (far.END,)
     return FIRST_AND_FURTHER if case.form == SEVERAL else ()
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import in_process
 import numpy as np
 import pytest
 from in_process import answered
@@ -23,6 +24,7 @@ from conformance.errors import EvidenceError
 from conformance.evidence import Evidence, continued, first_requests, load_evidence
 from conformance.forms import FORMS, LENGTHS, LONG, MIXED, PLAIN, RAGGED, TOGETHER, TWIN
 from conformance.gather import Gathered
+from conformance.judge import ArmJudge
 from conformance.oracle import NONE
 from conformance.plan import AGAIN, PROFILES, Case, RunPlan, make_plan
 from conformance.probes import load_probe
@@ -393,3 +395,38 @@ def test_blocks_of_requests_that_do_not_speculate_are_refused(together, tmp_path
     forged.save(evidence_path(tmp_path, case, TOGETHER))
     with pytest.raises(EvidenceError, match="does not speculate"):
         judge_again(plan, case, tmp_path, most=0)
+
+
+# --- the end of the context -----------------------------------------------------------------------
+
+
+def test_the_end_of_the_context_is_its_last_places() -> None:
+    there = far.at_end(np.array([500, 510, 20]), 12, 512)
+    assert [np.flatnonzero(row).tolist() for row in there] == [[*range(4, 12)], [*range(12)], []]
+
+
+@pytest.mark.parametrize("form", [LENGTHS, RAGGED, MIXED])
+def test_where_prompts_go_to_the_end_it_is_asked_by_itself(form: str) -> None:
+    (case,) = planned(form).cases
+    found = {(t.test, t.arm) for t in case.tests if t.scope == far.END}
+    assert found >= {("draft leak", "speculative"), ("PIT by q/p", "speculative")}
+
+
+def test_the_end_is_judged_as_planned() -> None:
+    plan = planned(RAGGED)
+    (case,) = plan.cases
+    assert case.workload is not None
+    evidence = in_process.gather_calls(ReferenceEngine(), plan, case, "speculative")
+    found = ArmJudge(plan, case, "speculative", evidence).findings()
+    ends = {f.test: f for f in found if f.scope == far.END}
+    asked = {t.test for t in case.tests if (t.scope, t.arm) == (far.END, "speculative")}
+    assert set(ends) == asked
+    lengths = np.array([len(p) for p in case.workload.prompts])[evidence.prompt]
+    there = np.maximum(lengths + evidence.asked_for - np.maximum(lengths, 512 - far.LAST), 0)
+    # but for those that leave no choice, or were set aside
+    assert 0.8 * there.sum() < ends["PIT by p"].n <= there.sum()
+
+
+def test_plain_requests_have_no_such_end() -> None:
+    (case,) = planned(PLAIN).cases
+    assert not [t for t in case.tests if t.scope == far.END]

@@ -19,16 +19,8 @@ MISSED = (
     "frequency-duplicates-lost",
     "prompt-sees-all",
 )
-# Not run yet at the standard profile: calls of one request, or of long prompts, take many minutes
-NOT_RUN = (
-    "least-accepted",  # killed at smoke
-    "unseeded-10-bits",  # EXACT at smoke
-    "whole-pages",
-    "short-block-bonus",
-    "context-end-unverified",
-)
 ALPHA = 0.05
-REST = [n for n in held_out_suites.FAULTS if n not in (*QUICK, *MISSED, *NOT_RUN)]
+REST = [n for n in held_out_suites.FAULTS if n not in (*QUICK, *MISSED)]
 
 
 @pytest.mark.parametrize("name", QUICK)
