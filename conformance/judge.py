@@ -20,7 +20,8 @@ from conformance.forms import FAR, FORMS, SEVERAL
 from conformance.greedy import support
 from conformance.law import Bools, Floats
 from conformance.oracle import NONE, Oracle
-from conformance.plan import (
+from conformance.plan import Case, RunPlan
+from conformance.planned import (
     ACCEPTED,
     BLOCKS,
     BY_ID,
@@ -30,8 +31,6 @@ from conformance.plan import (
     NEIGHBOURS,
     SIBLINGS,
     STRATA,
-    Case,
-    RunPlan,
     apart_lags,
     repeat_lags,
 )

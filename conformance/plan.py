@@ -20,14 +20,14 @@ from conformance import far
 from conformance.contract import Capabilities, EngineCard, Precision
 from conformance.decoding import Decoding
 from conformance.errors import PlanError
-from conformance.forms import FAR, FORMS, MIXED, PLAIN, SEVERAL, TOGETHER, TWIN
+from conformance.forms import FAR, FORMS, MIXED, PLAIN, TOGETHER
 from conformance.oracle import Oracle
+from conformance.planned import PlannedTest, planned_tests
 from conformance.probes import Probe, load_probe, open_probe
 from conformance.recipes import RECIPES
 from conformance.statistics import certificate
 from conformance.statistics.tables import cells_expected
 from conformance.workload import (
-    SAMPLED_PROMPTS,
     Workload,
     greedy_workload,
     long_workload,
@@ -38,20 +38,10 @@ from conformance.workload import (
 )
 
 DEFAULT_ALPHA = 1e-6
-JOINT_TOKENS = 2
 FAR_REQUESTS = 8  # long greedy outputs at least, so that a fault at some prompts is not missed
-EVERYWHERE = "all tokens"
-STRATA = ("first of a block", "later in a block", "bonus")
-ACCEPTED = "accepted"
-BY_ID = "PIT by id"
 ROUNDING, AGAIN = "rounding", "again"
 AGAIN_REQUESTS = 64
 ROUNDING_REQUESTS = 64
-BLOCKS = "a block and the next one of the request before"
-NEIGHBOURS = "neighbouring requests"
-CONSECUTIVE = "consecutive tokens"
-SIBLINGS = "answers to one request"
-FIRST_AND_FURTHER = tuple(f"{which} {SIBLINGS}" for which in ("first", "further"))
 # The law, and with it the degrees of freedom, is known at the prompts only up to a few tokens set
 # aside; a plan asks for this much more than the formula so as not to end a hair short.
 MARGIN = 1.03
@@ -87,15 +77,6 @@ PROFILES = {
         Profile("audit", delta=0.03, power=0.999, greedy_rate=0.001),
     )
 }
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedTest:
-    """One test that will be judged, with its share of alpha."""
-
-    test: str
-    scope: str
-    arm: str
 
 
 @lru_cache(maxsize=32)
@@ -240,83 +221,6 @@ def probe_for(capabilities: Capabilities, probe: str | None = None) -> str:
     if probe is not None:
         return probe
     return "other-vocabulary" if capabilities.draft == "other-vocabulary" else "mid"
-
-
-def planned_tests(case: Case) -> tuple[PlannedTest, ...]:
-    """The tests a case will be judged by; support and greedy identity spend no alpha."""
-    if case.decoding.greedy:
-        return ()
-    aware = case.capabilities.draft != "none"
-    tests = []
-    for arm in case.arms:
-        scopes = [f"output index {t}" for t in range(FORMS[case.form].tokens)]
-        scopes.append(f"first {JOINT_TOKENS} tokens")
-        ranked = ("PIT by p", "PIT by q/p") if aware else ("PIT by p",)
-        tests += [PlannedTest(test, s, arm) for s in parts_of(case) for test in ranked]
-        if case.form not in FAR:
-            tests += [PlannedTest(test, s, arm) for s in scopes for test in ("chi-square", "KL")]
-        tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by p", "surprisal", "e-process")]
-        tests += [PlannedTest("repeats", s, arm) for s, _ in repeat_lags(case)]
-        tests += [
-            PlannedTest(f"correlation by {ranking}", s, arm)
-            for ranking in ("p", "id")
-            for s in (*neighbours_of(case), CONSECUTIVE)
-        ]
-        tests += [
-            PlannedTest(f"correlation by {ranking}", s, arm)
-            for ranking in ("p", "id")
-            for s, _ in apart_lags(case)
-        ]
-        tests += [PlannedTest("coincidences", s, arm) for s in neighbours_of(case)]
-        if aware:
-            tests += [PlannedTest(t, EVERYWHERE, arm) for t in ("PIT by q/p", "draft leak")]
-    if aware and FORMS[case.form].uneven:
-        tests.append(PlannedTest("draft leak", far.END, "speculative"))
-    if aware and case.capabilities.verification == "token":
-        # labels are then settled before the token is drawn, so each stratum is a fair sample
-        tests += [PlannedTest(t, s, "speculative") for s in STRATA for t in ("draft leak", BY_ID)]
-        tests.append(PlannedTest("correlation by id", BLOCKS, "speculative"))
-    if "control" in case.arms:
-        tests.append(PlannedTest("two-sample", "shared prefixes", "both"))
-    return tuple(tests)
-
-
-def parts_of(case: Case) -> tuple[str, ...]:
-    """Parts of a case's tokens that are judged by themselves."""
-    if case.form in FAR:
-        return far.names(case.form)
-    if FORMS[case.form].uneven:
-        return (far.END,)
-    return FIRST_AND_FURTHER if case.form == SEVERAL else ()
-
-
-def neighbours_of(case: Case) -> tuple[str, ...]:
-    """Answers one after the other that are compared."""
-    return (NEIGHBOURS, SIBLINGS) if case.form == SEVERAL else (NEIGHBOURS,)
-
-
-def repeat_lags(case: Case) -> tuple[tuple[str, int | None], ...]:
-    """Which earlier request each one could repeat: by how many it comes before, or any (None)."""
-    form = FORMS[case.form]
-    if case.form == SEVERAL:  # the one before has the same prompt if it has the same request
-        return (SIBLINGS, 1), ("any earlier request", None)
-    prompts = len(far.STARTS.get(case.form, form.prompts)) or SAMPLED_PROMPTS
-    lags: list[tuple[str, int | None]] = [
-        ("the last request with the same prompt", prompts),
-        ("any earlier request", None),
-    ]
-    batch = 0 if form.calls or case.form in FAR else case.capabilities.max_batch
-    if batch > SAMPLED_PROMPTS and batch % SAMPLED_PROMPTS == 0:
-        lags.append(("the same row of the last batch", batch))
-    return tuple(lags)
-
-
-def apart_lags(case: Case) -> tuple[tuple[str, int], ...]:
-    """Further apart than neighbours, which tokens of a request are compared: where every proposal
-    is accepted, blocks begin at known places, and the draft's stream may be the target's.
-    """
-    tokens = FORMS[case.form].tokens if case.form == TWIN else 0
-    return tuple((f"tokens {lag} apart", lag) for lag in range(2, tokens))
 
 
 def make_plan(

@@ -6,7 +6,8 @@ import math
 
 from conformance import far
 from conformance.forms import FAR, TWIN
-from conformance.plan import ACCEPTED, Case, RunPlan
+from conformance.plan import Case, RunPlan
+from conformance.planned import ACCEPTED
 from conformance.precision import beyond_rounding, note, strays
 from conformance.verdict import CaseVerdict, Finding, Speculation, Verdict
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from conformance.evidence import Evidence
 from conformance.law import Bools
-from conformance.plan import FIRST_AND_FURTHER, SIBLINGS, Case
+from conformance.plan import Case
+from conformance.planned import FIRST_AND_FURTHER, SIBLINGS
 from conformance.tinylm import Tokens
 from conformance.verdict import Finding
 

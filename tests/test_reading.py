@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from conformance import oracle as oracle_module
 from conformance.decoding import Decoding, Dialect
 from conformance.oracle import Oracle
-from conformance.plan import STRATA
+from conformance.planned import STRATA
 from conformance.probes import load_probe
 from conformance.reading import EVERYWHERE, Reading, Uniforms
 from conformance.statistics import pit

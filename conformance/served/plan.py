@@ -19,7 +19,8 @@ import numpy as np
 from conformance.contract import Capabilities, EngineCard
 from conformance.decoding import Decoding
 from conformance.errors import ConformanceError, PlanError, UnknownEngineError
-from conformance.plan import PROFILES, Case, PlannedTest, Profile, RunPlan
+from conformance.plan import PROFILES, Case, Profile, RunPlan
+from conformance.planned import PlannedTest
 from conformance.served.server import ARMS, Met, Server, Unit, refusal, width
 from conformance.served.target import Target, target
 from conformance.served.words import BY_LAW, MODEL, RULED_OUT

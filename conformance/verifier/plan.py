@@ -10,7 +10,8 @@ import numpy as np
 from conformance.contract import Capabilities, EngineCard
 from conformance.decoding import Decoding
 from conformance.law import Floats
-from conformance.plan import PROFILES, Case, PlannedTest, Profile, RunPlan, make_plan, planned_tests
+from conformance.plan import PROFILES, Case, Profile, RunPlan, make_plan
+from conformance.planned import PlannedTest, planned_tests
 from conformance.reference import Ints
 from conformance.statistics import certificate
 from conformance.statistics.pit import draft_key

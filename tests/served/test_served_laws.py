@@ -13,7 +13,7 @@ from conformance.adapters.openai_logprobs import Top
 from conformance.decoding import Decoding
 from conformance.errors import EvidenceError, UnknownEngineError
 from conformance.gather import evidence_path
-from conformance.plan import PlannedTest
+from conformance.planned import PlannedTest
 from conformance.runner import Settings, prepare
 from conformance.served.decide import judge_again
 from conformance.served.evidence import load_served
