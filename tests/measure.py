@@ -22,6 +22,7 @@ from kill_matrix import CONFIDENCE
 
 from conformance._version import __version__
 from conformance.faults import FAULTS
+from conformance.plan import PROFILES
 from conformance.reports.measured import (
     SURE,
     CalibrationRow,
@@ -58,6 +59,7 @@ def collect(folder: Path) -> Measured:
         if name.startswith("kills")
         for row in t
     ]
+    kills.sort(key=lambda k: (k.tier, list(PROFILES).index(k.profile)))
     return Measured(
         tool_version=__version__,
         calibration=calibration,
@@ -209,8 +211,8 @@ def kill_table(rows: list[KillRow], tier: str, why: bool = False) -> list[str]:
 
 
 def at_least(rate: float) -> str:
-    """Rounded down."""
-    return f"{math.floor(rate * 1e4) / 1e4:.4f}"
+    """Rounded down; no rate is known to be 1."""
+    return f"{min(math.floor(rate * 1e4) / 1e4, 0.9999):.4f}"
 
 
 def check_of_shares(rows: list[ShareRow]) -> list[str]:

@@ -46,8 +46,11 @@ from conformance.verdict import Verdict, run_verdict
 
 FIRST_SEED = 1000
 # shares that are tried in turn, and runs with each: enough to show `SURE`, but for the whole
-LADDER = ((1 / 64, 12), (1 / 16, 12), (1 / 8, 12), (1 / 4, 24), (1 / 2, 150), (1.0, 24))
-SMALLEST = {"standard": 1 / 16}  # of so few requests that tests have no use
+LADDER = (
+    *((share, 12) for share in (1 / 256, 1 / 64, 1 / 16, 1 / 8)),
+    *((1 / 4, 24), (1 / 2, 150), (1.0, 24)),
+)
+SMALLEST = {"standard": 1 / 16}  # of fewer requests no test would make anything
 UNPROMISED = ((1.0, 2),)  # for faults that no pass rules out: what becomes of them with everything
 CONFIDENCE = 0.99  # one-sided, that a rate is at least what is said
 

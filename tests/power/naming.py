@@ -13,7 +13,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,11 +48,15 @@ class Named:
     said: Counter[str] = field(default_factory=Counter)
 
     def add(self, cause: Cause | None) -> None:
-        """Count one run."""
+        """Count one run; not one that was killed where no cause is looked for, as in greedy
+        decoding.
+        """
+        if cause is None:
+            return
         self.explained += 1
         fault = kind_of(self.fault).name
-        if cause is None or fault not in {cause.fault, *cause.alike}:
-            self.said[cause.fault or cause.standing if cause else "no cause"] += 1
+        if fault not in {cause.fault, *cause.alike}:
+            self.said[cause.fault or cause.standing] += 1
         elif cause.standing == "fits":
             self.fits += 1
         else:
@@ -93,6 +97,11 @@ def rows(
             yield row
 
 
+def as_row(row: Named) -> dict[str, Any]:
+    """Plain data."""
+    return asdict(replace(row, said=dict(row.said)))  # type: ignore[arg-type]
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -110,7 +119,7 @@ def main() -> None:
     left = [name for name in wanted if name not in {row["fault"] for row in done}]
     for row in rows(left, said.profile, said.share, said.runs, said.jobs):
         print(f"{row.fault:28} {row.fits} fit, {row.near} near, {dict(row.said)}", flush=True)
-        done.append(asdict(row))
+        done.append(as_row(row))
         if said.out:
             said.out.write_text(json.dumps(done, indent=1) + "\n", encoding="utf-8")
 
