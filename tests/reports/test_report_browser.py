@@ -223,7 +223,7 @@ def test_it_prints(script: bool, report: Report, shown: Callable[..., Any], tmp_
     document = pdfium.PdfDocument(tmp_path / "report.pdf")
     texts = [page.get_textpage().get_text_range() for page in document]
     whole = " ".join(" ".join(texts).split())
-    for needed in ("NOT EXACT", "Likely cause", "raw-q", "Questions not asked", "20/20"):
+    for needed in ("NOT EXACT", "Likely cause", "raw-q", "Questions not asked", "24/24 at 1/4"):
         assert needed in whole
     for dropped in ("Open all", "Skip to the cases", "Numbers of", "Parts of this report"):
         assert dropped not in whole
