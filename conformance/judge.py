@@ -46,9 +46,7 @@ from conformance.statistics.repeats import Repeats, repeats_anywhere, repeats_at
 from conformance.statistics.tables import MIN_EXPECTED, Table, pooled_table
 from conformance.strata import BONUS, FIRST, LATER, block_places, slanted
 from conformance.tinylm import Tokens
-from conformance.verdict import Finding, Interval
-
-Z95 = 1.959964
+from conformance.verdict import Finding
 
 
 class ArmJudge:
@@ -77,7 +75,6 @@ class ArmJudge:
         self.answer = evidence.answer_of
         self.tree = case.oracle.tree(evidence.prompt, evidence.tokens, evidence.lengths)
         self.strata = self._strata(evidence)
-        ends = self._ends()
         uniforms = Uniforms(
             *(
                 self.rng(f"PIT by {ranking}").random(evidence.tokens.size)
@@ -85,7 +82,7 @@ class ArmJudge:
             )
         )
         self.reading = Reading(
-            case.oracle, self.prompts, self.tree, uniforms, self.strata | ends, self.repeated
+            case.oracle, self.prompts, self.tree, uniforms, self.strata | self._ends, self.repeated
         )
 
     def _strata(self, evidence: Evidence) -> dict[str, Bools]:
@@ -104,6 +101,7 @@ class ArmJudge:
         """Length of each request's prompt. [N]"""
         return np.asarray((self.prompts != NONE).sum(axis=1)[self.tree.prompt])
 
+    @cached_property
     def _ends(self) -> dict[str, Bools]:
         """Tokens at the end of the context, where prompts go there. [N, T]"""
         if not FORMS[self.case.form].uneven:
@@ -162,7 +160,7 @@ class ArmJudge:
         elif self.case.form == SEVERAL:
             parts = siblings.parts(self.answer)
         else:
-            parts = self._ends()
+            parts = self._ends
         for scope, use in parts.items():
             for test, u in (("PIT by p", reading.by_p), ("PIT by q/p", reading.by_draft)):
                 if u is not None:
@@ -289,8 +287,8 @@ class ArmJudge:
         yield EVERYWHERE
         planned = self._token_wise and self.arm == "speculative"
         yield from (s for s in STRATA if planned or s in self.strata)
-        if FORMS[self.case.form].uneven and self.arm == "speculative":
-            yield far.END
+        if self.arm == "speculative":
+            yield from self._ends
         if ACCEPTED in self.strata:
             yield ACCEPTED
 
@@ -308,9 +306,7 @@ class ArmJudge:
             n=found.n,
             p_value=found.p_value,
             statistic=found.z,
-            effect={
-                "leak": Interval(found.eps, found.eps - Z95 * found.se, found.eps + Z95 * found.se)
-            },
+            effect={"leak": found.interval},
             detectable=sums.detectable(self.level, self.power) if fair and sums else None,
             detectable_unit="leak",
             judged=fair,

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from pydantic import ValidationError
 
+from conformance.asked import SPECULATIVE
 from conformance.betting import Bet
 from conformance.errors import ReportError
 from conformance.evidence import Evidence
@@ -28,20 +28,16 @@ from conformance.forms import PLAIN
 from conformance.judge import ArmJudge
 from conformance.plan import Case, RunPlan
 from conformance.reading import EVERYWHERE
-from conformance.reports.manifest import read_plain
 from conformance.reports.model import Report, load_report
-from conformance.reports.stages import FILE, LARGEST_FILE, PROBES, REPORT, RunFile
+from conformance.reports.stages import FILE, PROBES, REPORT, RunFile, read_run_file
 from conformance.reports.verify.again import engine_arms, files_of
 from conformance.runner import prepare
 from conformance.served.plan import ServedCase
 from conformance.statistics import eprocess
 from conformance.statistics.leak import LeakSum
 from conformance.tinylm import Tokens
-from conformance.verdict import Interval, Verdict
+from conformance.verdict import EXIT_CODES, Interval, Verdict
 from conformance.verifier.plan import VerifierCase
-
-Z95 = 1.959964
-ARM = "speculative"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +100,7 @@ class Merged:
     def leak(self) -> Interval | None:
         """Share of the draft in the output, with a 95 % interval; None where it cannot be seen."""
         found = self._leak.result()
-        if found is None:
-            return None
-        half = Z95 * found.se
-        return Interval(found.eps, found.eps - half, found.eps + half)
+        return None if found is None else found.interval
 
     def add(self, night: Night, plan: RunPlan, case: Case, evidence: Evidence) -> None:
         """Take in the speculative arm of one run.
@@ -118,7 +111,7 @@ class Merged:
             If its answers are those of a run before, so that they tell nothing new.
         """
         self._check_new(night, case, evidence)
-        reading = ArmJudge(plan, case, ARM, evidence, complete=False).reading
+        reading = ArmJudge(plan, case, SPECULATIVE, evidence, complete=False).reading
         assert case.workload is not None
         ledger = reading.ledger.renumbered(self._numbers(case.workload.prompt_array))
         self._bet.take(ledger, 0, len(evidence.tokens))
@@ -128,7 +121,8 @@ class Merged:
         self.course.append(self._bet.log_e)
         self.runs.append(str(night.folder))
         self.verdicts += [c.verdict for c in night.report.cases if c.id == self.case]
-        self.versions += [case.card.version] if case.card.version not in self.versions else []
+        if case.card.version not in self.versions:
+            self.versions.append(case.card.version)
 
     def _check_new(self, night: Night, case: Case, evidence: Evidence) -> None:
         if case.oracle.probe.checksums() != self.probes:
@@ -150,7 +144,32 @@ class Merged:
         return np.array([self._prompts.setdefault(p, len(self._prompts)) for p in given])
 
 
-def merge(folders: Sequence[Path], alpha: float) -> list[Merged]:
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Runs, in the order in which they were made, and their cases added up."""
+
+    nights: list[Night]
+    cases: list[Merged]
+
+    @property
+    def alone(self) -> list[Night]:
+        """Runs that found a departure by themselves: there are tests that no bet repeats."""
+        return [n for n in self.nights if n.report.exit_code == EXIT_CODES[Verdict.NOT_EXACT]]
+
+    @property
+    def failed(self) -> list[Night]:
+        """Runs of which something ended in an ERROR and was not judged."""
+        return [n for n in self.nights if any(c.verdict is Verdict.ERROR for c in n.report.cases)]
+
+    @property
+    def exit_code(self) -> int:
+        """Never better than what any of the runs says: 1 NOT EXACT, 2 an ERROR, else 0."""
+        if self.alone or any(m.rejected for m in self.cases):
+            return EXIT_CODES[Verdict.NOT_EXACT]
+        return EXIT_CODES[Verdict.ERROR] if self.failed else 0
+
+
+def merge(folders: Sequence[Path], alpha: float) -> Merge:
     """Add up the evidence of several runs, case by case.
 
     Parameters
@@ -177,18 +196,18 @@ def merge(folders: Sequence[Path], alpha: float) -> list[Merged]:
         for case in plan.cases:
             if not mergeable(case):
                 continue
-            if not any(map(os.path.lexists, files_of(night.folder, case)[ARM])):
+            if not any(map(os.path.lexists, files_of(night.folder, case)[SPECULATIVE])):
                 continue  # it failed before it answered, which the run's own report says
             arms, _, _ = engine_arms(plan, case, night.folder)
             mine = found.setdefault(case.id, Merged(case.id, case.oracle.probe.checksums()))
-            mine.add(night, plan, case, arms[ARM])
+            mine.add(night, plan, case, arms[SPECULATIVE])
     if not found:
         raise ReportError(
             "no run has a case to merge: evidence is added up of engines, where tokens were sampled"
         )
     for merged in found.values():
         merged.needed = float(np.log(len(found) / alpha))
-    return list(found.values())
+    return Merge(nights, list(found.values()))
 
 
 def mergeable(case: Case) -> bool:
@@ -207,14 +226,12 @@ def read_night(folder: Path) -> Night:
     ------
     ReportError
         If it holds no run that has ended.
+    PlanError
+        If its record of the run is damaged.
     """
     if not (folder / FILE).exists() or not (folder / REPORT).exists():
         raise ReportError(f"{folder} holds no run that has ended: it needs {FILE} and {REPORT}")
-    try:
-        run = RunFile.model_validate_json(read_plain(folder / FILE, LARGEST_FILE))
-    except ValidationError as exc:
-        raise ReportError(f"{folder / FILE} is no record of a run: {exc}") from exc
-    return Night(folder, load_report(folder / REPORT), run)
+    return Night(folder, load_report(folder / REPORT), read_run_file(folder))
 
 
 def _check_seeds(nights: Sequence[Night]) -> None:

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
-    from conformance.reports.merge import Merged
+    from conformance.reports.merge import Merge, Merged
 
 
 @click.command("merge")
@@ -34,7 +32,8 @@ def merge_command(runs: tuple[Path, ...], alpha: float, as_json: bool) -> None:
     RUNS are folders that 'conformance run' left, each with a --seed of its own, or zips of them.
     A departure that is too small for one night shows in many; a false alarm has the probability
     ALPHA once, and not every night, as long as no run is left out. Exit status: 0 no departure
-    found, 1 NOT EXACT, 2 nothing to merge. No merge is a pass: passes are the runs' own.
+    found, 1 NOT EXACT, together or a run by itself, 2 an ERROR in a run, or nothing to merge. No
+    merge is a pass: passes are the runs' own.
     """
     import tempfile  # noqa: PLC0415
 
@@ -48,14 +47,13 @@ def merge_command(runs: tuple[Path, ...], alpha: float, as_json: bool) -> None:
             place.mkdir()
             folders.append(run if run.is_dir() else unpack(run, place))
         found = merge(folders, alpha)
-    wrong = any(m.rejected for m in found)
     if as_json:
-        click.echo(json.dumps([_plain(m) for m in found], indent=2))
+        click.echo(json.dumps([_plain(m) for m in found.cases], indent=2))
     else:
         from rich.console import Console  # noqa: PLC0415
 
-        _show(Console(highlight=False), found, len(runs), alpha)
-    sys.exit(1 if wrong else 0)
+        _show(Console(highlight=False), found, alpha)
+    sys.exit(found.exit_code)
 
 
 def _plain(m: Merged) -> dict[str, Any]:
@@ -74,7 +72,7 @@ def _plain(m: Merged) -> dict[str, Any]:
     }
 
 
-def _show(console: Console, found: Sequence[Merged], runs: int, alpha: float) -> None:
+def _show(console: Console, found: Merge, alpha: float) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
@@ -85,14 +83,14 @@ def _show(console: Console, found: Sequence[Merged], runs: int, alpha: float) ->
     table.add_column("case", overflow="fold")
     for name in ("runs", "tokens", "bet", "needs", "draft leak, 95 %"):
         table.add_column(name, justify="right")
-    for m in found:
+    for m in found.cases:
         bet = Text(_power(m.course[-1]), "bold red" if m.rejected else "")
         leak = m.leak
         share = "–" if leak is None else f"{leak.estimate:.2%}\n({leak.low:.2%} to {leak.high:.2%})"
         case = plain(m.case.replace(" / ", "\n"))
         table.add_row(case, f"{len(m.runs)}", f"{m.tokens:,}", bet, _power(m.needed), share)
     console.print(table)
-    for m in found:
+    for m in found.cases:
         own = sum(v.value == "NOT EXACT" for v in m.verdicts)
         if m.rejected:
             at = next(i for i, value in enumerate(m.course) if value >= m.needed)
@@ -101,15 +99,21 @@ def _show(console: Console, found: Sequence[Merged], runs: int, alpha: float) ->
                 f"so by themselves. The bet gained most as: {m.gained_as}."
             )
             console.print(plain(words))
-        elif own:
-            console.print(plain(f"{m.case}: {counted(own, 'run')} said NOT EXACT by itself."))
         if len(m.versions) > 1:
             console.print(plain(f"{m.case}: several versions, {', '.join(m.versions)}."))
-    wrong = sum(m.rejected for m in found)
+    for night in found.alone:
+        console.print(plain(f"{night.folder} is NOT EXACT by itself; its report says where."))
+    for night in found.failed:
+        console.print(plain(f"{night.folder} has an ERROR: not all of it was judged."))
+    wrong, runs = sum(m.rejected for m in found.cases), counted(len(found.nights), "run")
     if wrong:
-        verdict = Text(f"NOT EXACT: {wrong} of {counted(len(found), 'case')}.", "bold red")
+        verdict = Text(f"NOT EXACT: {wrong} of {counted(len(found.cases), 'case')}.", "bold red")
+    elif found.alone:
+        verdict = Text(f"NOT EXACT: {len(found.alone)} of {runs}.", "bold red")
+    elif found.failed:
+        verdict = Text(f"No departure found in {runs} together, as far as judged.", "bold yellow")
     else:
-        verdict = Text(f"No departure found in {counted(runs, 'run')} together.", "bold green")
+        verdict = Text(f"No departure found in {runs} together.", "bold green")
     console.print(verdict)
     console.print(
         f"A bet is what 1 became that was staked against the law; it may be looked at after every "

@@ -34,7 +34,9 @@ from conformance.statistics.cumulants import (
     token_blocks,
 )
 from conformance.statistics.tables import Floats, Ints
+from conformance.verdict import Interval
 
+Z95 = 1.959964
 BOUND = 32.0  # the largest score before centring; 1 / eps at which the score is taken
 # Grades of log(q/p), finest around 0: a hundredth apart relatively, from 1e-4 up to 20
 FINEST, PER_FOLD, WIDEST = 1e-4, 100, 20.0
@@ -54,6 +56,11 @@ class Leak:
     p_value: float
     information: float
     n: int
+
+    @property
+    def interval(self) -> Interval:
+        """The estimate with a 95 % interval."""
+        return Interval(self.eps, self.eps - Z95 * self.se, self.eps + Z95 * self.se)
 
 
 class LeakSum:

@@ -167,6 +167,30 @@ def test_wrong_nights_are_told_as_such(tmp_path: Path) -> None:
     assert "NOT EXACT: 1 of 1 case." in words  # greedy decoding has no bet
 
 
+def test_what_a_run_finds_by_itself_stays_found(tmp_path: Path) -> None:
+    """Impossible tokens are worth nothing to the bet, which goes on."""
+    asked = ("--profile", "smoke", "-d", "temperature=1,top_k=8", "-j", "1", "-q", "--seed")
+    for seed, engine in (("1", "faulty:outside-vocabulary"), ("2", "faulty:outside-vocabulary")):
+        assert run("run", engine, *asked, seed, "--out", tmp_path / seed).exit_code == 1
+    both = tmp_path / "1", tmp_path / "2"
+    found = run("merge", *both)
+    assert found.exit_code == 1, found.output
+    assert not any(c["not_exact"] for c in json.loads(run("merge", "--json", *both).stdout))
+    words = " ".join(found.output.split())
+    assert "NOT EXACT: 2 of 2 runs." in words
+    assert "No departure" not in words
+
+
+def test_a_run_with_an_error_is_no_success(folders: list[Path], tmp_path: Path) -> None:
+    broken = copied(folders[1], tmp_path / "broken")
+    report = json.loads((broken / "report.json").read_text())
+    report["cases"].append(report["cases"][0] | {"id": "lost", "verdict": "ERROR"})
+    (broken / "report.json").write_text(json.dumps(report))
+    found = run("merge", folders[0], broken)
+    assert found.exit_code == 2
+    assert "has an ERROR: not all of it was judged" in " ".join(found.output.split())
+
+
 def copied(folder: Path, to: Path) -> Path:
     shutil.copytree(folder, to)
     return to
@@ -187,7 +211,7 @@ def test_what_tells_nothing_new_is_refused(folders: list[Path], tmp_path: Path) 
 
 def merged_twice(folder: Path) -> None:
     night = read_night(folder)
-    found = merge([folder], 0.01)[0]
+    found = merge([folder], 0.01).cases[0]
     evidence: Any = SimpleNamespace(tokens=np.zeros((1, 1), np.int64))
     case: Any = SimpleNamespace(
         oracle=SimpleNamespace(probe=SimpleNamespace(checksums=lambda: found.probes))
@@ -198,7 +222,7 @@ def merged_twice(folder: Path) -> None:
 
 def test_another_probe_is_refused(folders: list[Path]) -> None:
     night = read_night(folders[1])
-    found = merge([folders[0]], 0.01)[0]
+    found = merge([folders[0]], 0.01).cases[0]
     case: Any = SimpleNamespace(
         oracle=SimpleNamespace(probe=SimpleNamespace(checksums=lambda: {"target": "0"}))
     )
