@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from conformance.reports.details import DiagnosisModel, Status, UnaskedModel
 from conformance.reports.measured import SURE, KillRow
 from conformance.reports.model import CaseModel, FindingModel, Report
-from conformance.reports.text import number, p_text, percent
+from conformance.reports.text import at_least, number, p_text, percent
 from conformance.reports.wording import worst_first
 from conformance.text import one_line
 from conformance.verdict import Verdict
@@ -207,6 +207,11 @@ class KillCell:
     """Runs of one fault at one tier and profile."""
 
     row: KillRow
+
+    @property
+    def whole(self) -> str:
+        """With what probability all requests kill, at the least; empty where it is not known."""
+        return "" if self.row.whole is None else at_least(self.row.whole)
 
     @property
     def key(self) -> str:

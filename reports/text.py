@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable
 from datetime import datetime
@@ -162,3 +163,14 @@ def web_address(url: str) -> str | None:
     except ValueError:
         return None
     return url if parts.scheme in ("http", "https") and parts.netloc else None
+
+
+def at_least(rate: float) -> str:
+    """Write the lower bound of a rate: rounded down, and never as 1, which no sample can show.
+
+    Examples
+    --------
+    >>> at_least(0.99996), at_least(0.82549)
+    ('0.9999', '0.8254')
+    """
+    return f"{min(math.floor(rate * 1e4) / 1e4, 0.9999):.4f}"

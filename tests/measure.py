@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ from conformance.reports.measured import (
     ShareRow,
     measured,
 )
+from conformance.reports.text import at_least
 
 HERE = Path(__file__).parents[1]
 JSON, PAGE = HERE / "reports" / "measured.json", HERE / "docs" / "measured.md"
@@ -208,11 +208,6 @@ def kill_table(rows: list[KillRow], tier: str, why: bool = False) -> list[str]:
         cells += [", ".join(k.by), *([places.kind_of(k.fault).note] if why else [])]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
-
-
-def at_least(rate: float) -> str:
-    """Rounded down; no rate is known to be 1."""
-    return f"{min(math.floor(rate * 1e4) / 1e4, 0.9999):.4f}"
 
 
 def check_of_shares(rows: list[ShareRow]) -> list[str]:

@@ -166,9 +166,8 @@ def _with_draft(p: Floats, q: Floats, at: tuple[Ints, Ints]) -> Floats:
         declared = raised / raised.sum(axis=1, keepdims=True)
         columns.append(_misdeclared(p, q, declared, at))
     settled_p = settled(p)
-    least = settled_p.min(axis=1, keepdims=True)
-    if p.shape[1] > LIKELIEST:
-        least = np.partition(settled_p, -LIKELIEST, axis=1)[:, -LIKELIEST, None]
+    last = p.shape[1] - min(LIKELIEST, p.shape[1])  # of the likeliest, in increasing order
+    least = np.partition(settled_p, last, axis=1)[:, last, None]
     for certain in (*(p >= tau for tau in THRESHOLDS), settled_p >= least):
         bold = np.where(certain, q, np.minimum(p, q))
         rest = np.maximum(1 - bold.sum(axis=1), 0.0)[row]

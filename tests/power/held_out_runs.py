@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -158,6 +158,21 @@ def asked_of(kind: str, names: Sequence[str]) -> dict[str, Callable[[int], Outco
     return {n: lambda s, n=n: run(engines[n], s) for n in names or engines}  # type: ignore[misc]
 
 
+def run_seeds(
+    name: str, once: Callable[[int], Outcome], seeds: Iterable[int], out: Path | None
+) -> None:
+    """Run one engine with every seed; say what came of it, and add it to a file if there is one."""
+    for seed in seeds:
+        began = time.perf_counter()
+        o = once(seed)
+        print(f"{name:26} {seed} {o.verdict:12} {time.perf_counter() - began:4.0f} s  "
+              f"{len(o.tests)} {'; '.join(o.tests[:3])} {o.cases}", flush=True)  # fmt: skip
+        if out:
+            row = {"name": name, "seed": seed} | asdict(o)
+            with out.open("a", encoding="utf-8") as f:
+                f.write(json.dumps(row) + "\n")
+
+
 def main() -> None:
     """Command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -168,15 +183,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     for name, once in asked_of(asked.kind, asked.names).items():
-        for seed in range(asked.first, asked.first + asked.seeds):
-            began = time.perf_counter()
-            o = once(seed)
-            print(f"{name:26} {seed} {o.verdict:12} {time.perf_counter() - began:4.0f} s  "
-                  f"{len(o.tests)} {'; '.join(o.tests[:3])} {o.cases}", flush=True)  # fmt: skip
-            if asked.out:
-                row = {"name": name, "seed": seed} | asdict(o)
-                with asked.out.open("a", encoding="utf-8") as f:
-                    f.write(json.dumps(row) + "\n")
+        run_seeds(name, once, range(asked.first, asked.first + asked.seeds), asked.out)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -22,7 +20,7 @@ import held_out_suites
 import held_out_suites_exact
 import in_process
 import places
-from held_out_runs import Outcome, outcome
+from held_out_runs import Outcome, outcome, run_seeds
 from held_out_suites import CLAIMS, InSuite
 
 from conformance.adapters.reference import ReferenceEngine
@@ -106,17 +104,10 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     said = parser.parse_args(given)
     known = held_out_suites.FAULTS if said.kind == "faults" else held_out_suites_exact.EXACT
+    seeds = range(said.first, said.first + said.seeds)
+    asked = {"profile": said.profile, "alpha": said.alpha, "first_only": said.first_only}
     for name in said.names or known:
-        for seed in range(said.first, said.first + said.seeds):
-            began = time.perf_counter()
-            o = run(known[name], seed, said.profile, said.alpha, said.first_only)
-            print(f"{name:26} {known[name].suite:12} {seed} {o.verdict:12} "
-                  f"{time.perf_counter() - began:4.0f} s  {len(o.tests)} "
-                  f"{'; '.join(o.tests[:3])} {o.cases}", flush=True)  # fmt: skip
-            if said.out:
-                row = {"name": name, "seed": seed} | asdict(o)
-                with said.out.open("a", encoding="utf-8") as f:
-                    f.write(json.dumps(row) + "\n")
+        run_seeds(name, partial(run, known[name], **asked), seeds, said.out)
 
 
 if __name__ == "__main__":

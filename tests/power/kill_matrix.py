@@ -52,6 +52,7 @@ LADDER = (
 )
 SMALLEST = {"standard": 1 / 16}  # of fewer requests no test would make anything
 UNPROMISED = ((1.0, 2),)  # for faults that no pass rules out: what becomes of them with everything
+KILLED = (Verdict.NOT_EXACT, Verdict.ERROR)
 CONFIDENCE = 0.99  # one-sided, that a rate is at least what is said
 
 
@@ -131,7 +132,7 @@ def judge_all(task: Task, explain: bool = False) -> Iterator[CaseResult]:
         # an error of our own would not be the fault's
         assert result.verdict.verdict is not Verdict.ERROR or found.error, result.error
         yield result
-        if task.first_only and result.verdict.verdict in (Verdict.NOT_EXACT, Verdict.ERROR):
+        if task.first_only and result.verdict.verdict in KILLED:
             return
 
 
@@ -203,7 +204,7 @@ def run_row(asked: Asked, row: Killed, runs: int, pool: Executor, jobs: int) -> 
     while tasks and (row.share == 1 or row.could_show(runs) >= SURE):
         for run in pool.map(run_one, tasks[:jobs]):
             row.runs += 1
-            row.killed += run.verdict in (Verdict.NOT_EXACT, Verdict.ERROR)
+            row.killed += run.verdict in KILLED
             row.passed += run.verdict is Verdict.EXACT
             row.by.update(run.tests)
             row.cases.update(run.cases)

@@ -18,9 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kill_matrix import FIRST_SEED, Task, one
-
-from conformance.verdict import Verdict
+from kill_matrix import FIRST_SEED, KILLED, Task, one
 
 # sizes at which a share kills sometimes: by the e-process, by sums over all tokens, by tables, by
 # repeats, by what is impossible, by two samples
@@ -57,8 +55,7 @@ def compared(
             for number, share in enumerate(shares):
                 seeds = range(FIRST_SEED + number * runs, FIRST_SEED + (number + 1) * runs)
                 tasks = [Task(name, profile, seed, share=share) for seed in seeds]
-                wrong = (Verdict.NOT_EXACT, Verdict.ERROR)
-                killed.append(sum(run.verdict in wrong for run in pool.map(one, tasks)))
+                killed.append(sum(run.verdict in KILLED for run in pool.map(one, tasks)))
             yield Compared(name, profile, shares, runs, (killed[0], killed[1]))
 
 
