@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
+from conformance.faults import parse_fault
 from conformance.law import Floats, softmax
 from conformance.reference import Rule, acceptance, emitted_law, residual
 from conformance.statistics import eprocess
@@ -107,6 +108,15 @@ def test_alternatives_are_the_laws_that_faults_emit() -> None:
     named(p, soft, q, "softmax residual")
     bold = Rule("bold", lambda p, q: np.where(p >= 0.3, 1.0, acceptance(p, q)), residual)
     named(p, bold, q, "accept where p >= 0.3")
+
+
+@pytest.mark.parametrize("v", [9, 40])
+def test_one_alternative_is_the_relaxed_rule_of_the_catalogue(v: int) -> None:
+    """Which accepts the ten likeliest, or all where there are fewer."""
+    p, q = a_pair(v)
+    _, relaxed = parse_fault("relaxed=1")
+    assert relaxed is not None
+    named(p, relaxed, q, "accept the 10 likeliest")
 
 
 def test_alternatives_about_how_proposals_are_drawn() -> None:

@@ -118,6 +118,7 @@ def test_ours_can_be_measured_anew_beside_incumbents_as_they_were(
     before = {"cells": json.loads(json.dumps(few)), "designs": []}
     for cell in before["cells"]:
         cell["e_process"] = {"median": None, "q90": None}
+        cell["equal_rate"] |= {"e_process": None, "e_process_at_least": None}
     with patch.object(detect, "DESIGNS", ()):
         found = detect.renewed(before, grid)["cells"]
     for cell, old in zip(found, few, strict=True):
@@ -125,6 +126,8 @@ def test_ours_can_be_measured_anew_beside_incumbents_as_they_were(
         assert cell["fixed"] == old["fixed"]
         # nine runs against twenty
         assert 0.4 < cell["e_process"]["median"] / old["e_process"]["median"] < 2.5
+        assert cell["equal_rate"]["e_process"] < cell["e_process"]["median"]
+        assert cell["equal_rate"]["e_process_at_least"] is not None
 
 
 def test_a_cell_takes_the_place_of_what_was_not_run() -> None:
