@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from conformance.contract import Capabilities, EngineCard
+from conformance.cores import one_core
 from conformance.decide import decide, unsampled
 from conformance.decoding import DEFAULT_DECODINGS, Decoding
 from conformance.described import Described
@@ -246,11 +247,12 @@ def judge_cases(
     for case in cases:
         if case.workload is None:
             yield unsampled(case)
-    for gathered in gather(plan, sampled, folder, jobs, timeout, progress, python):
-        yield decide(plan, gathered)
-    yield from judge_verifiers(plan, verifiers, folder, jobs, timeout, progress, python)
     served = [c for c in cases if c.workload is not None and isinstance(c, ServedCase)]
-    yield from judge_served(plan, served, folder, progress)
+    with one_core():
+        for gathered in gather(plan, sampled, folder, jobs, timeout, progress, python):
+            yield decide(plan, gathered)
+        yield from judge_verifiers(plan, verifiers, folder, jobs, timeout, progress, python)
+        yield from judge_served(plan, served, folder, progress)
 
 
 def collect(plan: RunPlan, results: Sequence[CaseResult]) -> tuple[CaseResult, ...]:

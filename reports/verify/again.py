@@ -16,6 +16,7 @@ import numpy as np
 
 from conformance import decide as engines
 from conformance.arm import check_planned
+from conformance.cores import one_core
 from conformance.decoding import Decoding
 from conformance.errors import ConformanceError, EvidenceError
 from conformance.evidence import Evidence, first_requests, read_evidence
@@ -92,11 +93,12 @@ def judge_again(plan: RunPlan, case: Case, folder: Path, most: int) -> Judged:
     EvidenceError
         If evidence is missing, damaged, incomplete without a reason, or another case's.
     """
-    if isinstance(case, VerifierCase):
-        return _verifier(plan, case, folder)
-    if isinstance(case, ServedCase):
-        return _served(plan, case, folder, most)
-    return _engine(plan, case, folder, most)
+    with one_core():
+        if isinstance(case, VerifierCase):
+            return _verifier(plan, case, folder)
+        if isinstance(case, ServedCase):
+            return _served(plan, case, folder, most)
+        return _engine(plan, case, folder, most)
 
 
 def files_of(folder: Path, case: Case) -> dict[str, tuple[Path, Path]]:

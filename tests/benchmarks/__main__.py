@@ -43,8 +43,7 @@ def section(name: str, quick: bool, full: bool, jobs: int) -> Any:
         case "engines":
             return list(engines.compare(quick))
         case _:
-            runs = [("reference", "smoke"), ("transformers", "smoke"), ("transformers", "standard")]
-            return [share.shares(*run, jobs=jobs) for run in runs[: 1 if quick else None]]
+            return [share.shares(*run) for run in share.RUNS[: 1 if quick else None]]
 
 
 def about(quick: bool, full: bool, seconds: dict[str, float]) -> dict[str, Any]:

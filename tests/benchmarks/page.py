@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks import prose
 
 Row = dict[str, Any]
+SECONDS = ("wall", "engine_seconds", "starting", "planning", "judging")
 WITHIN = 2.0  # times Wald's bound; what a leaning fault should be detected within
 
 
@@ -272,15 +273,16 @@ def _shares(results: Row) -> Iterator[str]:
     rows = [
         [
             f"{s['engine']} ({s['profile']}, {s['verdict']})",
+            str(s["jobs"]),
             str(s["cases"]),
             f"{s['tokens']:,}",
-            *(number(s[k]) for k in ("wall", "engine_seconds", "planning", "judging")),
-            f"{s['outside']:.0%}",
+            *(number(s[k]) for k in SECONDS),
+            f"{s['overhead']:.1%}",
         ]
         for s in results["shares"]
     ]
-    header = ["run", "cases", "tokens", "wall, s", "inside the engine, s (summed over workers)"]
-    yield from table([*header, "planning, s", "judging, s", "outside"], rows)
+    header = ["run", "workers", "cases", "tokens", "wall, s", "generating, s", "starting, s"]
+    yield from table([*header, "planning, s", "judging, s", "overhead"], rows)
 
 
 def _engines(results: Row) -> Iterator[str]:

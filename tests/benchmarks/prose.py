@@ -72,9 +72,10 @@ and the evidence.
 SHARES = """\
 ## Time spent outside the engine
 
-Real runs. *Outside* is the share of wall time, times workers, that was not spent inside the
-engine's `generate`: planning, starting workers (importing torch, loading models), reading and
-writing evidence, judging. *Judging* is that of the same evidence once more.
+Real runs. *Generating* is what the engine's `generate` took, *starting* its process, its imports
+and its models: whoever drives the engine waits for both. Both are summed over workers. *Overhead*
+is the rest of wall time times workers, as a share of them: planning, carrying answers, reading and
+writing evidence, judging while other cores wait. *Judging* is that of the same evidence once more.
 """
 
 ENGINES = """\

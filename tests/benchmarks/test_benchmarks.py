@@ -179,7 +179,10 @@ def test_the_page_is_a_valid_table_of_the_numbers(
         assert f"**{design.name}.**" in text
     judged = everything["judging"]["cells"]
     assert judged[0]["findings"] > 0
-    assert 0 < everything["shares"][0]["outside"] < 1
+    shares = everything["shares"][0]
+    assert shares["starting"] > 0
+    parts = shares["engine_seconds"] + shares["starting"]
+    assert shares["wall"] == pytest.approx((1 + shares["overhead"]) * parts)
 
 
 def test_the_page_names_what_is_not_ahead(few: list[dict[str, Any]]) -> None:
